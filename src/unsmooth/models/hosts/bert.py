@@ -1,14 +1,15 @@
 """BERT (Devlin et al. 2019, arXiv 1810.04805): post-norm, separate query, key and value."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from torch import nn
 
-from unsmooth.models.anatomy import HOSTS, Host, Tap
+from unsmooth.models.host import HOSTS, Host, Tap
 
 
 def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
-    """BERT adds the stream and normalises inside its two `output` modules, so the branches end in their `dense`."""
+    """BERT adds the stream and normalises inside its two `output` modules: branches end in their `dense`."""
     return {
         "normed": Tap("attention.self", "input"),
         "attention": Tap("attention.output.dense", "output"),
@@ -17,4 +18,27 @@ def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-HOSTS.add("bert", Host(name="bert", blocks=("BertLayer",), taps=bert_taps, example="bert-base-uncased, all-MiniLM-L6-v2"))
+@contextmanager
+def whole_feed_forward(model: nn.Module) -> Iterator[None]:
+    """Undo `chunk_size_feed_forward` for a while: in chunks, the MLP never sees a whole sequence."""
+    chunked = [module for module in model.modules() if getattr(module, "chunk_size_feed_forward", 0)]
+    sizes = [module.chunk_size_feed_forward for module in chunked]
+    try:
+        for module in chunked:
+            setattr(module, "chunk_size_feed_forward", 0)  # noqa: B010 - nn.Module types attributes as modules
+        yield
+    finally:
+        for module, size in zip(chunked, sizes, strict=True):
+            setattr(module, "chunk_size_feed_forward", size)  # noqa: B010
+
+
+HOSTS.add(
+    "bert",
+    Host(
+        name="bert",
+        blocks=("BertLayer",),
+        taps=bert_taps,
+        example="bert-base-uncased, all-MiniLM-L6-v2",
+        prepare=whole_feed_forward,
+    ),
+)

@@ -1,0 +1,80 @@
+"""What a host is: one family of Transformer blocks, known by class name.
+
+So a model is recognised however it is wrapped, and without importing the library it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from unsmooth.registry import Registry
+
+SITES: Mapping[str, str] = {
+    "residual": "what a block hands on (post-norm: after its last norm); layer 0 is what the first block gets",
+    "normed": "what attention reads",
+    "attention": "output of the attention branch before it is added to the stream",
+    "mid": "the stream between attention and MLP; absent where both run in parallel",
+    "mlp": "output of the MLP branch before it is added to the stream",
+}
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A tensor inside a block: what goes into, or comes out of, one of its modules.
+
+    Args:
+        module: Path of the module relative to the block.
+        end: "input" (its first tensor argument) or "output" (its first tensor result).
+    """
+
+    module: str
+    end: Literal["input", "output"]
+
+
+def _no_preparation(model: nn.Module) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One family of Transformer blocks.
+
+    Args:
+        name: Short name, shown by ``unsmooth ls models``.
+        blocks: Class names of the block, bare or with their module; a subclass matches too.
+        taps: Site name to `Tap` for one block; "residual" is the block itself and needs none.
+        example: What a user would call such a model, for the list.
+        prefix_tokens: Special tokens that the model itself puts in front (class, distillation, register).
+        batch_first: Whether a block's tensors are (batch, tokens, dim) rather than (tokens, batch, dim).
+        real_tokens: Reads a (batch, tokens) mask, True = real, off a block's call that has one.
+        prepare: Context in which the model must run for the hooks to see ordinary tensors.
+    """
+
+    name: str
+    blocks: tuple[str, ...]
+    taps: Callable[[nn.Module], Mapping[str, Tap]]
+    example: str
+    prefix_tokens: Callable[[nn.Module], int] = lambda model: 0
+    batch_first: Callable[[nn.Module], bool] = lambda block: True
+    real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = lambda args, kwargs: None
+    prepare: Callable[[nn.Module], AbstractContextManager[Any]] = _no_preparation
+
+
+HOSTS = Registry[Host]("host")
+
+
+def host_of(module: nn.Module) -> Host | None:
+    """The host whose block `module` is, if any.
+
+    Its bases are looked at too, nearest first, because FSDP2 and users subclass a block's class.
+    """
+    for base in type(module).__mro__:
+        for host in HOSTS.values():
+            if base.__name__ in host.blocks or f"{base.__module__}.{base.__qualname__}" in host.blocks:
+                return host
+    return None

@@ -1,0 +1,15 @@
+"""DeiT (Touvron et al. 2021, arXiv 2012.12877): ViT's blocks, a distillation token after the class token."""
+
+from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.hosts.vit import vit_taps
+
+HOSTS.add(
+    "deit",
+    Host(
+        name="deit",
+        blocks=("DeiTLayer",),
+        taps=vit_taps,
+        example="facebook/deit-base-distilled-patch16-224",
+        prefix_tokens=lambda model: 2,
+    ),
+)

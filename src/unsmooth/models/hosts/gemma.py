@@ -1,0 +1,31 @@
+"""Gemma (arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) and Gemma 3 (arXiv 2503.19786)."""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.hosts.llama import llama_taps
+
+
+def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """Gemma is laid out like Llama; 2 and 3 also normalise each branch's output before adding it."""
+    if not hasattr(block, "pre_feedforward_layernorm"):
+        return llama_taps(block)
+    return {
+        "normed": Tap("input_layernorm", "output"),
+        "attention": Tap("post_attention_layernorm", "output"),
+        "mid": Tap("pre_feedforward_layernorm", "input"),
+        "mlp": Tap("post_feedforward_layernorm", "output"),
+    }
+
+
+HOSTS.add(
+    "gemma",
+    Host(
+        name="gemma",
+        blocks=("GemmaDecoderLayer", "Gemma2DecoderLayer", "Gemma3DecoderLayer"),
+        taps=gemma_taps,
+        example="google/gemma-2b, google/gemma-2-2b, google/gemma-3-270m",
+    ),
+)

@@ -1,0 +1,15 @@
+"""RoBERTa (Liu et al. 2019, arXiv 1907.11692) and its multilingual and French kin: BERT's blocks."""
+
+from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.hosts.bert import bert_taps, whole_feed_forward
+
+HOSTS.add(
+    "roberta",
+    Host(
+        name="roberta",
+        blocks=("RobertaLayer", "XLMRobertaLayer", "CamembertLayer"),
+        taps=bert_taps,
+        example="roberta-base, xlm-roberta-base, camembert-base",
+        prepare=whole_feed_forward,
+    ),
+)

@@ -1,0 +1,67 @@
+"""torch.nn.TransformerEncoderLayer (Vaswani et al. 2017, arXiv 1706.03762): post-norm or pre-norm.
+
+In eval mode without gradients torch runs such a layer as one fused call that has no inside to look at.
+It does so only while the layer has no hooks, so the hooks that watch a block also make it run module by module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.host import HOSTS, Host, Tap
+
+
+def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """`norm_first` decides whether the two norms stand before the branches or after the additions."""
+    branches = {"attention": Tap("dropout1", "output"), "mlp": Tap("dropout2", "output")}
+    if block.norm_first:
+        return {"normed": Tap("norm1", "output"), "mid": Tap("norm2", "input"), **branches}
+    return {"normed": Tap("self_attn", "input"), "mid": Tap("norm1", "output"), **branches}
+
+
+def batch_first(block: nn.Module) -> bool:
+    """Whether the layer takes (batch, tokens, dim); torch's default is (tokens, batch, dim)."""
+    return bool(block.get_submodule("self_attn").batch_first)
+
+
+def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Read `src_key_padding_mask` (batch, tokens): True is padding, or, in its float form, -inf is."""
+    mask: Tensor | None = args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        return ~mask
+    return mask > torch.finfo(mask.dtype).min
+
+
+@contextmanager
+def without_nested_tensors(model: nn.Module) -> Iterator[None]:
+    """Keep nn.TransformerEncoder from packing a padded batch into a nested tensor, unreadable to hooks."""
+    packing = [module for module in model.modules() if getattr(module, "use_nested_tensor", False) is True]
+    try:
+        for module in packing:
+            setattr(module, "use_nested_tensor", False)  # noqa: B010 - nn.Module types attributes as modules
+        yield
+    finally:
+        for module in packing:
+            setattr(module, "use_nested_tensor", True)  # noqa: B010
+
+
+HOSTS.add(
+    "torch_encoder",
+    Host(
+        name="torch_encoder",
+        # By its full name: many projects have a TransformerEncoderLayer of their own, laid out otherwise.
+        blocks=("torch.nn.modules.transformer.TransformerEncoderLayer",),
+        taps=torch_encoder_taps,
+        example="torch.nn.TransformerEncoder",
+        batch_first=batch_first,
+        real_tokens=real_tokens,
+        prepare=without_nested_tensors,
+    ),
+)

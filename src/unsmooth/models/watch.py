@@ -1,0 +1,159 @@
+"""Hooks that show an observer what flows through a model's blocks, and never outlive their context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.errors import expected
+from unsmooth.models.host import Host, Tap
+
+
+class Observer(Protocol):
+    """Called for every tensor that passes a watched site, in call order."""
+
+    def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
+        """Receive one (batch, tokens, dim) tensor."""
+
+
+@dataclass
+class Watch:
+    """The state of one forward pass under observation.
+
+    Args:
+        layer: Blocks entered so far.
+        real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
+    """
+
+    layer: int = 0
+    real_tokens_BN: Tensor | None = None  # noqa: N815 - the suffix names the dimensions
+
+
+Hook = Callable[..., None]
+
+
+@contextmanager
+def watch_blocks(
+    model: nn.Module,
+    host: Host,
+    blocks: Mapping[str, nn.Module],
+    observer: Observer,
+    sites: Sequence[str],
+) -> Iterator[Watch]:
+    """Call `observer` for every tensor at `sites` of `blocks` while the context is open."""
+    watch = Watch()
+    with ExitStack() as stack:
+        stack.enter_context(host.prepare(model))
+        stack.enter_context(_uncompiled(model))
+
+        def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
+            stack.callback(register(function, **options).remove)
+
+        def restart(module: nn.Module, args: Any) -> None:
+            watch.layer, watch.real_tokens_BN = 0, None
+
+        # Before the blocks' own hooks, so that a model that is itself one block starts over first.
+        hook(model.register_forward_pre_hook, restart)
+        for path, block in blocks.items():
+            _hook_block(path, block, host, hook, watch, observer, sites)
+        yield watch
+
+
+def _hook_block(
+    path: str,
+    block: nn.Module,
+    host: Host,
+    hook: Hook,
+    watch: Watch,
+    observer: Observer,
+    sites: Sequence[str],
+) -> None:
+    batch_first = host.batch_first(block)
+
+    def see(site: str, found: Tensor) -> None:
+        if found.ndim != 3 or found.is_nested:
+            shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
+            hint = (
+                "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
+            )
+            raise expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
+        observer(watch.layer, site, found if batch_first else found.transpose(0, 1))
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if watch.layer == 0:
+            watch.real_tokens_BN = host.real_tokens(args, kwargs)
+            if "residual" in sites:
+                see("residual", first_input(args, kwargs))
+        watch.layer += 1
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        see("residual", first_output(output))
+
+    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+    for site, tap in host.taps(block).items():
+        if site in sites:
+            _hook_tap(_submodule(block, tap, host), tap, site, hook, see)
+    if "residual" in sites:
+        hook(block.register_forward_hook, leave)
+
+
+def _hook_tap(module: nn.Module, tap: Tap, site: str, hook: Hook, see: Callable[[str, Tensor], None]) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        see(site, first_input(args, kwargs))
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        see(site, first_output(output))
+
+    if tap.end == "input":
+        hook(module.register_forward_pre_hook, before, with_kwargs=True)
+    else:
+        hook(module.register_forward_hook, after)
+
+
+def _submodule(block: nn.Module, tap: Tap, host: Host) -> nn.Module:
+    try:
+        return block.get_submodule(tap.module)
+    except AttributeError:
+        raise expected(
+            f"a module {tap.module!r} in {host.name} block {type(block).__name__}",
+            "none, so its library has another layout than the one known here",
+            'sites=("residual",)',
+        ) from None
+
+
+def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
+    for module in model.modules():
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        ):
+            stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+            return stance
+    return nullcontext()
+
+
+def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The hidden states a module was called with: first tensor argument, `hidden_states`, or first keyword."""
+    for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value
+    raise expected(
+        "a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern"
+    )
+
+
+def first_output(output: Any) -> Tensor:
+    """The hidden states a module returned, alone or first in a tuple or a model output."""
+    if isinstance(output, Tensor):
+        return output
+    values = output.values() if isinstance(output, Mapping) else output
+    for value in values if isinstance(values, Sequence) or isinstance(output, Mapping) else ():
+        if isinstance(value, Tensor):
+            return value
+    raise expected("a block that returns a tensor", type(output).__name__, "another blocks pattern")
