@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unsmooth.registry import Registry
 
 SITES: Mapping[str, str] = {
-    "residual": "what a block hands on (post-norm: after its last norm); layer 0 is what the first block gets",
+    "residual": "what a block hands on (post-norm: after its last norm); layer 0 enters the first block",
     "normed": "what attention reads",
     "attention": "output of the attention branch before it is added to the stream",
     "mid": "the stream between attention and MLP; absent where both run in parallel",

@@ -139,7 +139,7 @@ def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
 
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The hidden states a module was called with: first tensor argument, `hidden_states`, or first keyword."""
+    """The hidden states a module was called with: first tensor, `hidden_states`, or first keyword."""
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value

@@ -1,7 +1,7 @@
 """torch.nn.TransformerEncoderLayer (Vaswani et al. 2017, arXiv 1706.03762): post-norm or pre-norm.
 
 In eval mode without gradients torch runs such a layer as one fused call that has no inside to look at.
-It does so only while the layer has no hooks, so the hooks that watch a block also make it run module by module.
+It does so only while the layer has no hooks: the hooks that watch it make it run module by module.
 """
 
 from __future__ import annotations
