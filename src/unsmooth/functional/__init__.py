@@ -2,13 +2,45 @@
 
 from unsmooth.functional._metric import METRICS, BoundMetric, Metric, parse_metric
 from unsmooth.functional._tokens import Tokens
+from unsmooth.functional.attention_entropy import attention_entropy
+from unsmooth.functional.attention_sink import attention_sink
+from unsmooth.functional.dirichlet_energy import dirichlet_energy
+from unsmooth.functional.effective_rank import effective_rank
+from unsmooth.functional.escalation_rate import escalation_rate
+from unsmooth.functional.hfc_lfc import hfc_lfc
+from unsmooth.functional.isoscore import isoscore
+from unsmooth.functional.linear_cka import linear_cka
 from unsmooth.functional.mean_cosine import mean_cosine
+from unsmooth.functional.mean_distance import mean_distance
+from unsmooth.functional.numerical_rank import numerical_rank
+from unsmooth.functional.participation_ratio import participation_ratio
+from unsmooth.functional.rank_one_residual import rank_one_residual
+from unsmooth.functional.singular_skewness import singular_skewness
+from unsmooth.functional.stable_rank import stable_rank
+from unsmooth.functional.token_diversity import token_diversity
+from unsmooth.functional.token_similarity import token_similarity
 
 __all__ = [
     "METRICS",
     "BoundMetric",
     "Metric",
     "Tokens",
+    "attention_entropy",
+    "attention_sink",
+    "dirichlet_energy",
+    "effective_rank",
+    "escalation_rate",
+    "hfc_lfc",
+    "isoscore",
+    "linear_cka",
     "mean_cosine",
+    "mean_distance",
+    "numerical_rank",
     "parse_metric",
+    "participation_ratio",
+    "rank_one_residual",
+    "singular_skewness",
+    "stable_rank",
+    "token_diversity",
+    "token_similarity",
 ]

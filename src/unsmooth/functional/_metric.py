@@ -35,6 +35,7 @@ class Metric:
     reads: Reads = "tokens"
     default: bool = False
     differentiable: bool = True
+    rises_when_alike: bool | None = None
     invariances: frozenset[Invariance] = frozenset()
 
 
@@ -52,6 +53,7 @@ def metric(
     reads: Reads = "tokens",
     default: bool = False,
     differentiable: bool = True,
+    rises_when_alike: bool | None = None,
     invariances: tuple[Invariance, ...] = (),
 ) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
     """Register a pure function as a metric under its own name.
@@ -66,6 +68,7 @@ def metric(
         reads: "tokens" for x, "pair" for x and y, "attention" for attention maps.
         default: Whether a scan measures it unasked; only O(nd) metrics may.
         differentiable: Whether gradients with respect to x exist almost everywhere and are useful.
+        rises_when_alike: Whether it grows as tokens become alike, None where it may do either.
         invariances: Changes of x that leave the value as it is; each is tested.
     """
 
@@ -85,6 +88,7 @@ def metric(
                 reads=reads,
                 default=default,
                 differentiable=differentiable,
+                rises_when_alike=rises_when_alike,
                 invariances=frozenset(invariances),
             ),
         )
@@ -128,7 +132,9 @@ def parse_metric(text: str) -> BoundMetric:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
-        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`") from None
+        raise expected(
+            "a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`"
+        ) from None
     if isinstance(node, ast.Name):
         return BoundMetric(METRICS[node.id])
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):

@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class computed_once(Generic[V]):  # noqa: N801 - reads as a decorator
-    """`functools.cached_property` without the lock, which Python 3.11's has and torch.compile cannot trace."""
+    """`functools.cached_property` without the lock that Python 3.11's has and torch.compile cannot trace."""
 
     def __init__(self, function: Callable[[Tokens], V]) -> None:
         self.function = function
@@ -42,6 +42,9 @@ class Tokens:
 
     Metrics take a tensor or a `Tokens`. Handing the same `Tokens` to several metrics computes what they share
     (mean, norms, singular values) once, which is what keeps a scan near the cost of the plain forward pass.
+    Squares are taken in the working type: in float32, tokens shorter than about 1e-19 count as zero and
+    values beyond about 1e18 overflow to NaN. A NaN or Inf in a real token makes the value of its sequence
+    NaN.
 
     Args:
         x: Token vectors (batch, tokens, dim) of any floating type.
@@ -56,13 +59,16 @@ class Tokens:
             values = values.masked_fill(~mask.unsqueeze(-1), 0.0)
         self.values_BND = values
         self.mask_BN = mask
+        self.input_dtype = x.dtype
 
     @classmethod
     def of(cls, x: Tensor | Tokens, mask: Tensor | None = None) -> Tokens:
         """Wrap a tensor; hand a `Tokens` back as it is."""
         if isinstance(x, Tokens):
             if mask is not None:
-                raise UnsmoothError("Expected no mask beside a Tokens, which holds its own. Try Tokens(x, mask).")
+                raise UnsmoothError(
+                    "Expected no mask beside a Tokens, which holds its own. Try Tokens(x, mask)."
+                )
             return x
         return cls(x, mask)
 
@@ -87,7 +93,7 @@ class Tokens:
     @computed_once
     def norms_BN(self) -> Tensor:
         """Euclidean norm of every token; zero at padding."""
-        return torch.linalg.vector_norm(self.values_BND, dim=-1)
+        return euclidean_norm(self.values_BND)
 
     @computed_once
     def inverse_norms_BN(self) -> Tensor:
@@ -102,13 +108,9 @@ class Tokens:
 
     @computed_once
     def unit_sum_BD(self) -> Tensor:
-        """Σ_i x_i/‖x_i‖ without building the unit vectors."""
-        return torch.bmm(self.inverse_norms_BN.unsqueeze(1), self.values_BND).squeeze(1)
-
-    @computed_once
-    def energy_B(self) -> Tensor:
-        """‖X‖_F²."""
-        return self.norms_BN.square().sum(dim=1)
+        """Σ_i x_i/‖x_i‖."""
+        # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32, both worth three digits.
+        return (self.values_BND * self.inverse_norms_BN.unsqueeze(-1)).sum(dim=1)
 
     @computed_once
     def mean_energy_B(self) -> Tensor:
@@ -124,21 +126,81 @@ class Tokens:
     @computed_once
     def centred_energy_B(self) -> Tensor:
         """‖(I − Π)X‖_F², from the differences themselves: 1 − ‖ΠX‖²/‖X‖² would cancel near collapse."""
-        return torch.linalg.vector_norm(self.centred_BND, dim=(1, 2)).square()
+        # Token by token: one float32 sum over all n·d squares loses a digit on long input.
+        return euclidean_norm(self.centred_BND).square().sum(dim=1)
+
+    @computed_once
+    def centred_double_BND(self) -> Tensor:
+        """(I − Π)X in float64, zero at padding, and exactly zero when all tokens are the same.
+
+        The mean of equal numbers is off by a rounding error, and what divides by the spread would report that
+        error as a value. The distance to the first real token has none.
+        """
+        shifted = self.values_BND.double() - self._first_BD.double().unsqueeze(1)
+        if self.mask_BN is not None:
+            shifted = shifted.masked_fill(~self.mask_BN.unsqueeze(-1), 0.0)
+        mean = shifted.sum(dim=1) / self.count_B.double().clamp_min(1.0).unsqueeze(-1)
+        centred = shifted - mean.unsqueeze(1)
+        return centred if self.mask_BN is None else centred.masked_fill(~self.mask_BN.unsqueeze(-1), 0.0)
+
+    @property
+    def _first_BD(self) -> Tensor:
+        """The first real token."""
+        if self.mask_BN is None:
+            return self.values_BND[:, 0]
+        index = first_real(self.mask_BN)[:, None, None].expand(-1, 1, self.dim)
+        return self.values_BND.gather(1, index).squeeze(1)
 
     @computed_once
     def singular_values_BK(self) -> Tensor:
         """Singular values of X in float64, largest first, K = min(N, D); zero past min(real tokens, D).
 
         Float32 would leave a floor of about 1e-7 σ₁ under each of hundreds of values, which the exponential
-        of an entropy shows in its third decimal.
+        of an entropy shows in its third decimal. LAPACK refuses NaN and Inf; here they give NaN.
         """
-        return torch.linalg.svdvals(self.values_BND.double())
+        values = self.values_BND.double()
+        broken_B = ~values.isfinite().all(dim=-1).all(dim=-1)
+        singular: Tensor = torch.linalg.svdvals(values.masked_fill(broken_B[:, None, None], 0.0))
+        singular = singular.masked_fill(~self.has_singular_value_BK, 0.0)
+        return singular.masked_fill(broken_B.unsqueeze(-1), torch.nan)
+
+    @computed_once
+    def has_singular_value_BK(self) -> Tensor:
+        """True for the first min(real tokens, D) of K: padding adds none, however far it goes."""
+        slots = min(self.values_BND.shape[1:])
+        return torch.arange(slots, device=self.values_BND.device) < self.rank_limit_B.unsqueeze(-1)
 
     @computed_once
     def rank_limit_B(self) -> Tensor:
-        """min(real tokens, D): how many singular values a sequence has, however far it is padded."""
+        """min(real tokens, D): how many singular values a sequence has."""
         return self.count_B.clamp_max(float(self.dim))
+
+
+def pair_of(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None) -> tuple[Tokens, Tokens]:
+    """Wrap two inputs over the same tokens; one mask, or the one that a `Tokens` holds, serves both."""
+    if isinstance(x, Tokens) and not isinstance(y, Tokens):
+        pair = Tokens.of(x, mask), Tokens(y, x.mask_BN)
+    elif isinstance(y, Tokens) and not isinstance(x, Tokens):
+        pair = Tokens(x, y.mask_BN), Tokens.of(y, mask)
+    else:
+        pair = Tokens.of(x, mask), Tokens.of(y, mask)
+    shape_x, shape_y = (tuple(tokens.values_BND.shape[:2]) for tokens in pair)
+    if shape_x != shape_y:
+        raise expected(
+            f"`y` over the same (batch, tokens) = {shape_x} as `x`", shape_y, "two layers of one run"
+        )
+    return pair
+
+
+def euclidean_norm(vectors: Tensor) -> Tensor:
+    """Norm over the last dimension, whose gradient at zero is zero."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return norms
+
+
+def first_real(mask_BN: Tensor) -> Tensor:
+    """Index of the first real token; 0 where there is none."""
+    return mask_BN.to(torch.uint8).argmax(dim=1)
 
 
 def check_tokens(x: Tensor) -> None:
@@ -148,6 +210,10 @@ def check_tokens(x: Tensor) -> None:
         raise expected("`x` of shape (batch, tokens, dim)", shape, "x.unsqueeze(0) for one sequence")
     if not x.is_floating_point():
         raise expected("`x` of a floating type", x.dtype, "x.float()")
+    if 0 in x.shape[1:]:
+        raise expected(
+            "`x` with at least one token and one dimension", tuple(x.shape), "a mask to leave tokens out"
+        )
 
 
 def check_mask(mask: Tensor, shape: torch.Size) -> None:

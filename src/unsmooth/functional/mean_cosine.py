@@ -1,4 +1,4 @@
-"""Mean pairwise cosine of the tokens: the number most papers plot, in the variants they silently differ in."""
+"""Mean pairwise cosine of the tokens: what most papers plot, in the variants they silently differ in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from unsmooth.functional._metric import metric
+from unsmooth.functional._pairs import row_slices
 from unsmooth.functional._tokens import Tokens
-
-# Rows of the n×n matrix held at once: 256 rows of 16k tokens in float64 are 32 MB.
-_ROWS = 256
 
 
 @metric(
@@ -30,8 +28,8 @@ def mean_cosine(
     .. math:: \frac{1}{n(n-1)} \sum_{i \ne j} \hat x_i \cdot \hat x_j
               = \frac{\lVert \sum_i \hat x_i \rVert^2 - n}{n(n-1)}, \qquad \hat x_i = x_i / \lVert x_i \rVert
 
-    The right-hand side needs no n×n matrix. Published curves differ in two silent choices, given here as options:
-    the absolute value (Gong et al. 2021, arXiv 2104.12753) and the diagonal.
+    The right-hand side needs no n×n matrix. Published curves differ in two silent choices, given here as
+    options: the absolute value (Gong et al. 2021, arXiv 2104.12753) and the diagonal.
 
     Args:
         x: Token vectors (batch, tokens, dim).
@@ -41,7 +39,7 @@ def mean_cosine(
 
     Returns:
         One value per sequence (batch,). A single token gives 1. A zero token has cosine 0 with every token,
-        itself included.
+        itself included, so an all-zero or empty sequence gives 0.
 
     Example:
         >>> x = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]])
@@ -59,13 +57,14 @@ def mean_cosine(
         return total / count.square().clamp_min(1.0)
     pairs = count * (count - 1.0)
     off_diagonal = (total - nonzero) / pairs.clamp_min(1.0)
-    return torch.where(pairs > 0, off_diagonal, (count > 0).to(total.dtype))
+    # Without a pair the total is the token's cosine with itself: 1, or 0 for a zero token.
+    return torch.where(pairs > 0, off_diagonal, total)
 
 
 def _absolute_sum(tokens: Tokens) -> Tensor:
     """Σ_ij |x̂_i·x̂_j|, a slice of rows at a time."""
     unit_BND = tokens.values_BND.double() * tokens.inverse_norms_BN.double().unsqueeze(-1)
     total = unit_BND.new_zeros(unit_BND.shape[0])
-    for rows in unit_BND.split(_ROWS, dim=1):
-        total = total + (rows @ unit_BND.mT).abs().sum(dim=(1, 2))
+    for rows in row_slices(unit_BND):
+        total = total + (unit_BND[:, rows] @ unit_BND.mT).abs().sum(dim=(1, 2))
     return total.to(tokens.values_BND.dtype)

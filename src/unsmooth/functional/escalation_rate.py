@@ -1,0 +1,58 @@
+"""Escalation rate: the share of the remaining diversity that a step from x to y removes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unsmooth.functional._metric import metric
+from unsmooth.functional._ratios import diversity_of, ratio
+from unsmooth.functional._tokens import Tokens, pair_of
+
+
+@metric(
+    definition="1 − t_div(y)/t_div(x), t_div = ‖(I − Π)X‖²/‖X‖², Π the mean over tokens",
+    paper="Yu & Zhang 2023 (arXiv 2312.06182)",
+    cost="O(nd)",
+    chance=lambda n, d: 0.0,
+    chance_note="approximately 0 between two independent sets of isotropic tokens",
+    degenerate="0 where t_div(x) = 0: single token, all-zero, equal tokens",
+    reads="pair",
+    invariances=("permutation", "rotation", "scale", "reflection"),
+)
+def escalation_rate(
+    x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = None, *, squared: bool = True
+) -> Tensor:
+    r"""Escalation rate of each sequence from `x`, what a block reads, to `y`, what it hands on.
+
+    .. math:: r(X, Y) = 1 - \frac{t_\text{div}(Y)}{t_\text{div}(X)}
+              = \frac{t_\text{sim}(Y) - t_\text{sim}(X)}{1 - t_\text{sim}(X)}
+
+    1 means that all tokens became one, 0 that nothing was lost, less than 0 that tokens moved apart (Yu &
+    Zhang 2023, arXiv 2312.06182). In float64, as it divides by a number that is close to zero under collapse.
+
+    Args:
+        x: Token vectors (batch, tokens, dim) before the step.
+        y: Token vectors after it, over the same tokens.
+        mask: Boolean (batch, tokens), True = a real token, for both.
+        squared: As in `token_diversity`.
+
+    Returns:
+        One value of at most 1 per sequence (batch,); 0 where the tokens of `x` are all the same: a single
+        token, an all-zero or empty sequence, exact collapse.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[[1.0, 2.0], [1.0, -2.0]]])  # t_div = 8/10
+        >>> y = torch.tensor([[[1.0, 1.0], [1.0, -1.0]]])  # t_div = 2/4
+        >>> escalation_rate(x, y)
+        tensor([0.3750])
+    """
+    before, after = pair_of(x, y, mask)
+    left = ratio(_diversity(after, squared), _diversity(before, squared), otherwise=1.0)
+    return (1.0 - left).to(before.values_BND.dtype)
+
+
+def _diversity(tokens: Tokens, squared: bool) -> Tensor:
+    mean = tokens.values_BND.double().sum(dim=1) / tokens.count_B.double().clamp_min(1.0).unsqueeze(-1)
+    shared = tokens.count_B * mean.square().sum(dim=-1)
+    return diversity_of(shared, tokens.centred_double_BND.square().sum(dim=(1, 2)), squared)

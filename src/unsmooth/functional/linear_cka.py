@@ -1,0 +1,56 @@
+"""Linear CKA: how alike the geometry of the same tokens is at two places of a model."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unsmooth.functional._metric import metric
+from unsmooth.functional._ratios import ratio, root
+from unsmooth.functional._tokens import Tokens, pair_of
+
+
+@metric(
+    definition="‖YᵀX‖_F²/(‖XᵀX‖_F‖YᵀY‖_F), columns centred over the tokens of one sequence",
+    paper="Kornblith et al. 2019 (arXiv 1905.00414)",
+    cost="O(nd·min(n, d))",
+    chance=lambda n, d: d / (n + d) if n > 1.0 else 0.0,
+    chance_note="approximately d/(n + d) between two independent sets of isotropic tokens, not 0",
+    degenerate="0 where x or y has no variance: single token, all-zero, equal tokens",
+    reads="pair",
+    invariances=("permutation", "rotation", "scale", "translation", "reflection"),
+)
+def linear_cka(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
+    r"""Linear centred kernel alignment of each sequence at two places.
+
+    .. math:: \frac{\lVert Y^\top X \rVert_F^2}{\lVert X^\top X \rVert_F \, \lVert Y^\top Y \rVert_F}
+
+    with the columns of X and Y centred over the tokens (Kornblith et al. 2019, arXiv 1905.00414). Not
+    debiased, so with fewer tokens than features even unrelated inputs come out well above 0. In float64,
+    through the n×n or the d×d products, whichever is smaller.
+
+    Args:
+        x: Token vectors (batch, tokens, dim).
+        y: Token vectors (batch, tokens, dim of y) over the same tokens.
+        mask: Boolean (batch, tokens), True = a real token, for both.
+
+    Returns:
+        One value in [0, 1] per sequence (batch,); 0 where `x` or `y` has no variance: a single token, equal
+        tokens, an all-zero or empty sequence.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]])
+        >>> y = torch.tensor([[[1.0], [-1.0], [0.0], [0.0]]])
+        >>> linear_cka(x, y)  # ‖(2, 0)‖² / (sqrt(4 + 4)·2)
+        tensor([0.7071])
+    """
+    first, second = pair_of(x, y, mask)
+    x_BND, y_BND = first.centred_double_BND, second.centred_double_BND
+    if x_BND.shape[1] < min(first.dim, second.dim):
+        gram_x, gram_y = x_BND @ x_BND.mT, y_BND @ y_BND.mT
+        shared = (gram_x * gram_y).sum(dim=(1, 2))
+    else:
+        gram_x, gram_y = x_BND.mT @ x_BND, y_BND.mT @ y_BND
+        shared = (y_BND.mT @ x_BND).square().sum(dim=(1, 2))
+    norms = root(gram_x.square().sum(dim=(1, 2))) * root(gram_y.square().sum(dim=(1, 2)))
+    return ratio(shared, norms, otherwise=0.0).to(first.values_BND.dtype)
