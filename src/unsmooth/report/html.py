@@ -1,0 +1,237 @@
+"""One HTML file that holds everything: numbers, definitions, chart runtime. It never asks a network for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unsmooth.report._files import import_extra, write_whole
+from unsmooth.report.charts import chart_config, draw
+from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
+
+if TYPE_CHECKING:
+    from unsmooth.scan.result import MetricCard, Scan
+
+_PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+_DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
+_FACTS: tuple[tuple[str, Callable[[MetricCard], str]], ...] = (
+    ("Definition", lambda card: card.definition),
+    ("Chance level", lambda card: _chance_in_words(card)),
+    ("When tokens become alike", lambda card: _DIRECTIONS[card.rises_when_alike]),
+    ("Degenerate input", lambda card: card.degenerate),
+    ("Cost", lambda card: card.cost),
+    ("Paper", lambda card: card.paper),
+)
+
+
+def write_report(scans: Sequence[Scan], path: str | Path) -> Path:
+    """Write one self-contained page with all `scans` overlaid, and return its path.
+
+    The file appears whole or not at all. It opens from disk, without a network, and is forbidden to use one.
+    """
+    # Text from byte-level tokenizers may hold half a surrogate pair, which UTF-8 cannot carry.
+    return write_whole(Path(path), report_html(scans).encode("utf-8", errors="replace"))
+
+
+def report_html(scans: Sequence[Scan]) -> str:
+    """The page as text."""
+    jinja2 = import_extra("jinja2")
+    markup = import_extra("markupsafe").Markup
+    series = series_of(scans)
+    runtime, script = _runtime(), _resource("page.js")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        spoken=spoken,
+        visible=_visible,
+        manifest_rows=manifest_rows,
+        facts=_scan_facts,
+        percent=_percent,
+        cosine=_cosine,
+    )
+    return str(
+        environment.from_string(_resource("template.html.j2")).render(
+            series=series,
+            policy=_policy(runtime, script),
+            style=markup(_resource("page.css")),
+            runtime=markup(runtime),
+            script=markup(script),
+            data=markup(script_json(page_data(series))),
+            chart=markup(script_json(chart_template(series))),
+        )
+    )
+
+
+def page_data(series: Sequence[Series]) -> dict[str, Any]:
+    """All numbers and definitions, by position instead of by name to keep the page small."""
+    pairs = measured(series)
+    metrics = list(pairs)
+    sites = list(dict.fromkeys(site for found in pairs.values() for site in found))
+    return {
+        "series": [{"name": one.name, "colour": one.colour, "dashed": one.dashed} for one in series],
+        "metrics": [_metric_facts(series, metric) for metric in metrics],
+        "sites": [
+            {"name": site, "facts": [_fact("Site", {one.name: one.scan.sites.get(site) for one in series})]}
+            for site in sites
+        ],
+        "curves": [
+            {"metric": metrics.index(metric), "site": sites.index(site), "series": index, **columns}
+            for metric, found in pairs.items()
+            for site in found
+            for index, one in enumerate(series)
+            if (columns := _columns(one, metric, site))
+        ],
+    }
+
+
+def chart_template(series: Sequence[Series]) -> dict[str, Any]:
+    """The chart of `layer_chart` without data and metric, which the page fills in.
+
+    The page's own colour of text is used for axes, so that the chart follows light, dark and print.
+    """
+    alt = import_extra("altair")
+    layers = draw(series, alt.NamedData(name="curves"), alt.NamedData(name="chance"), "")
+    spec: dict[str, Any] = alt.layer(*layers.values()).properties(height=340).to_dict()
+    spec["config"] = chart_config("currentColor", "currentColor", "transparent", _PAGE_FONT)
+    spec["config"]["axis"].update(gridOpacity=0.12, domainOpacity=0.5, tickOpacity=0.5)
+    spec["config"]["text"]["opacity"] = spec["config"]["rule"]["opacity"] = 0.65
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+def script_json(data: object) -> str:
+    r"""JSON that cannot end the script element it stands in.
+
+    >>> script_json({"a": "</script>"})
+    '{"a":"\\u003c/script\\u003e"}'
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # pure ASCII: U+2028 is escaped too
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def manifest_rows(value: object, depth: int = 0, key: str = "") -> list[tuple[int, str, str | None]]:
+    """A nested manifest as lines of (depth, key, text); text is None where only deeper lines follow.
+
+    >>> manifest_rows({"seed": 0, "data": {"files": ["a", "b"]}})
+    [(0, 'seed', '0'), (0, 'data', None), (1, 'files', 'a, b')]
+    """
+    if isinstance(value, Mapping):
+        parts = [(str(name), item) for name, item in value.items()]
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, (Mapping, list, tuple)) for item in value):
+        parts = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return [(depth, key, _plain(value))]
+    here: list[tuple[int, str, str | None]] = [(depth, key, None if parts else "–")] if key else []
+    inner = depth + 1 if key else depth
+    return here + [line for name, item in parts for line in manifest_rows(item, inner, name)]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "–"
+    return "–" if value is None or value == "" else str(value)
+
+
+def _metric_facts(series: Sequence[Series], metric: str) -> dict[str, Any]:
+    cards = {one.name: one.scan.metrics.get(metric) for one in series}
+    facts = [_fact(label, {name: read(card) for name, card in cards.items() if card}) for label, read in _FACTS]
+    changes = {one.name: _change(one.scan, metric) for one in series}
+    facts.insert(3, _fact("First to last residual layer", changes))
+    return {"name": metric, "facts": facts, "chance": chance_levels(series, metric)}
+
+
+def _change(scan: Scan, metric: str) -> str | None:
+    found = scan.changes.get(metric)
+    if found is None or number(found.mean) is None:
+        return None
+    low, high = number(found.ci_low), number(found.ci_high)
+    interval = "" if low is None or high is None else f" ({low:+.4g} to {high:+.4g})"
+    return f"{found.mean:+.4g}{interval}, paired over {found.sequences} sequences"
+
+
+def _fact(label: str, said: Mapping[str, str | None]) -> dict[str, Any]:
+    """What the scans say, grouped: definitions may differ between versions, and must not be mixed up silently."""
+    groups: dict[str, list[str]] = {}
+    for name, text in said.items():
+        if text:
+            groups.setdefault(text, []).append(name)
+    return {"label": label, "groups": [{"text": text, "scans": names} for text, names in groups.items()]}
+
+
+def _chance_in_words(card: MetricCard) -> str:
+    value = number(card.chance)
+    told = value is None or card.chance_note.split(" ")[0] == spoken(value)
+    return card.chance_note if told else f"{spoken(value)} ({card.chance_note})"
+
+
+def _columns(one: Series, metric: str, site: str) -> dict[str, list[Any]]:
+    curve = one.curve(metric, site)
+    if not curve:
+        return {}
+    return {
+        "layer": [row.layer for row in curve],
+        "mean": [number(row.mean) for row in curve],
+        "low": [number(row.ci_low) for row in curve],
+        "high": [number(row.ci_high) for row in curve],
+        "sequences": _once([row.sequences for row in curve]),
+        "tokens": _once([row.tokens for row in curve]),
+    }
+
+
+def _once(values: list[int]) -> list[int]:
+    """A single value where all layers share it, as they nearly always do."""
+    return values[:1] if len(set(values)) == 1 else values
+
+
+def _scan_facts(scan: Scan) -> str:
+    """The size of a scan in a line."""
+    rows = scan.rows
+    if not rows:
+        return "no numbers"
+    counts = (
+        (len(scan.layers), "layer"),
+        (max(row.sequences for row in rows), "sequence"),
+        (max(row.tokens for row in rows), "token"),
+    )
+    return " · ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
+def _visible(text: str) -> str:
+    """Token text with its white space made visible."""
+    return printable(text.replace("\n", "⏎").replace("\t", "⇥")) or "␣" * len(text)
+
+
+def _cosine(value: float) -> str:
+    return "–" if number(value) is None else f"{value:.3f}".replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    value = number(share)
+    return "–" if value is None else f"{100 * value:.3g}\u00a0%"
+
+
+def _policy(*scripts: str) -> str:
+    """No network, and no script but ours: what a user's text might smuggle in does not run."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+@cache
+def _runtime() -> str:
+    """Vega, Vega-Lite and vega-embed, as vl-convert carries them, made safe to stand in a script element."""
+    bundle: str = import_extra("vl_convert").javascript_bundle()
+    return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle.replace("\r\n", "\n"), flags=re.IGNORECASE).strip()
+
+
+def _resource(name: str) -> str:
+    return files("unsmooth.report").joinpath(name).read_text(encoding="utf-8").strip()
