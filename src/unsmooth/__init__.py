@@ -1,1 +1,55 @@
-"""See, explain and steer how alike the tokens of a Transformer become with depth."""
+"""See, explain and steer how alike the tokens of a Transformer become with depth.
+
+Names are imported when they are first used, so that ``import unsmooth`` and ``unsmooth --help`` stay quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unsmooth import functional, models, report
+    from unsmooth.errors import UnsmoothError
+    from unsmooth.models import load
+    from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
+
+__version__ = version("unsmooth")
+
+_HOME = {
+    "Scan": "unsmooth.scanning",
+    "ScanInterrupted": "unsmooth.scanning",
+    "UnsmoothError": "unsmooth.errors",
+    "load": "unsmooth.models",
+    "load_scan": "unsmooth.scanning",
+    "scan": "unsmooth.scanning",
+}
+_ROOMS = ("functional", "models", "report")
+
+__all__ = [
+    "Scan",
+    "ScanInterrupted",
+    "UnsmoothError",
+    "functional",
+    "load",
+    "load_scan",
+    "models",
+    "report",
+    "scan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _ROOMS:
+        value = import_module(f"unsmooth.{name}")
+    else:
+        raise AttributeError(f"module 'unsmooth' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

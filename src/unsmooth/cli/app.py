@@ -1,0 +1,81 @@
+"""The command itself: verbs, exit codes, and errors told in one line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+import typer
+
+from unsmooth.cli.compare import compare
+from unsmooth.cli.ls import ls
+from unsmooth.cli.scan import scan
+
+EXIT_FOUND = 1
+"""A --fail-if condition is met, or activations were NaN or Inf."""
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    help="See how alike the tokens of a Transformer become with depth.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(scan)
+app.command()(compare)
+app.command()(ls)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    if version:
+        from unsmooth import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and exit with its code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run(words))
+
+
+def run(words: list[str]) -> int:
+    """Run the command on `words` and return its exit code; no error leaves with a traceback unless --debug is given."""
+    debug = "--debug" in words
+    try:
+        code = app(args=words, standalone_mode=False, prog_name="unsmooth")
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        return _tell("Interrupted.", EXIT_INTERRUPTED, debug)
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        return _tell(_one_line(error), EXIT_BAD_INPUT, debug)
+    return code if isinstance(code, int) else 0
+
+
+def _one_line(error: Exception) -> str:
+    from unsmooth.errors import UnsmoothError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, UnsmoothError):
+        return text
+    return f"Expected the command to run but got {type(error).__name__}: {text}. Try --debug for where."
+
+
+def _tell(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    typer.echo(f"unsmooth: {message}", err=True)
+    return code

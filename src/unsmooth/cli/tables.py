@@ -1,0 +1,129 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unsmooth.scanning.result import Confound, Row, Scan
+
+
+def print_scan(scan: Scan, out: Path | None) -> None:
+    """The table by layer, what stands out, the notes and the sentence; last, where the report is."""
+    console = Console()
+    data = scan.manifest["data"]
+    for site, definition in scan.sites.items():
+        title = f"{escape(scan.name)} — {site}: {definition}"
+        table = Table(title=title, title_justify="left", caption_justify="left")
+        table.add_column("layer", justify="right")
+        for metric in scan.metrics:
+            table.add_column(escape(metric), justify="right", overflow="fold")
+        _fill(table, scan, site)
+        console.print(table)
+    console.print(
+        f"{data['sequences']} sequences, {data['tokens']} tokens; {scan.manifest['definitions']['tokens']}; "
+        f"± is the 95 % interval of the mean over sequences.",
+        style="dim",
+    )
+    for line in confound_lines(scan.confounds):
+        console.print(escape(line))
+    for note in scan.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}")
+    console.print()
+    console.print(f"[bold]{escape(scan.sentence)}[/bold]", soft_wrap=True)
+    if out is None:
+        console.print("Add --out DIR for files, figures and an HTML report.", style="dim")
+    elif (out / "report.html").exists():
+        console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+    else:
+        console.print(f"saved in {out}", soft_wrap=True)
+
+
+def _fill(table: Table, scan: Scan, site: str) -> None:
+    cells = {(row.layer, row.metric): row for row in scan.rows if row.site == site}
+    for layer in sorted({layer for layer, _ in cells}):
+        table.add_row(str(layer), *(_cell(cells.get((layer, metric))) for metric in scan.metrics))
+    chances = [card.chance for card in scan.metrics.values()]
+    if any(chance is not None for chance in chances):
+        table.add_section()
+        table.add_row("chance", *("" if chance is None else number(chance) for chance in chances), style="dim")
+    if scan.baseline is not None:
+        last = scan.baseline.layers[-1]
+        random = {row.metric: row for row in scan.baseline.rows if row.site == site and row.layer == last}
+        table.add_row(f"random {last}", *(_cell(random.get(metric)) for metric in scan.metrics), style="dim")
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or math.isnan(row.mean):
+        return "–"
+    half = (row.ci_high - row.ci_low) / 2
+    return number(row.mean) + ("" if math.isnan(half) else f" ±{number(half)}")
+
+
+def number(value: float) -> str:
+    """Three decimals for what is near one, four digits for the rest."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+
+def confound_lines(confounds: Sequence[Confound]) -> list[str]:
+    """Name what stands out, and what the last layer's mean cosine is without it."""
+    if not confounds:
+        return []
+    tokens = _layers(confounds, "massive_tokens")
+    dimensions = _layers(confounds, "outlier_dimensions")
+    if not tokens and not dimensions:
+        return ["No massive tokens and no outlier dimensions."]
+    worst = max(confounds, key=lambda item: abs(item.mean_cosine - item.without_both))
+    lines = []
+    if tokens:
+        where = max(tokens, key=lambda item: item.massive_tokens[0].share)
+        names = ", ".join(
+            f"position {token.position}" if token.text is None else repr(token.text) for token in where.massive_tokens
+        )
+        lines.append(f"Massive tokens at layers {_span(tokens)}, such as {names} at layer {where.layer}.")
+    if dimensions:
+        where = max(dimensions, key=lambda item: item.outlier_dimensions[0].share)
+        names = ", ".join(str(entry.dimension) for entry in where.outlier_dimensions)
+        lines.append(f"Outlier dimensions at layers {_span(dimensions)}, such as {names} at layer {where.layer}.")
+    lines.append(
+        f"They matter most at layer {worst.layer}: mean cosine {worst.mean_cosine:.3f} with them, "
+        f"{worst.without_massive_tokens:.3f} without the tokens, {worst.without_outlier_dimensions:.3f} without the "
+        f"dimensions, {worst.without_both:.3f} without both."
+    )
+    return lines
+
+
+def _layers(confounds: Sequence[Confound], kind: str) -> list[Confound]:
+    return [confound for confound in confounds if getattr(confound, kind)]
+
+
+def _span(confounds: Sequence[Confound]) -> str:
+    first, last = confounds[0].layer, confounds[-1].layer
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def print_comparison(scans: Sequence[Scan], metric: str, site: str, out: Path | None) -> None:
+    """One column per scan, and under each how it changes with depth."""
+    console = Console()
+    table = Table(title=f"{escape(metric)} — {site}", title_justify="left")
+    table.add_column("layer", justify="right")
+    for scan in scans:
+        table.add_column(escape(scan.name), justify="right", overflow="fold")
+    curves = [{row.layer: row for row in scan.curve(metric, site)} for scan in scans]
+    for layer in sorted({layer for curve in curves for layer in curve}):
+        table.add_row(str(layer), *(_cell(curve.get(layer)) if layer in curve else "" for curve in curves))
+    changes = [scan.changes.get(metric) for scan in scans]
+    if site == "residual" and any(changes):
+        table.add_section()
+        table.add_row("change", *("" if change is None else f"{change.mean:+.3f}" for change in changes), style="bold")
+    console.print(table)
+    console.print(escape(scans[0].metrics[metric].definition), style="dim")
+    for scan in scans:
+        console.print(f"[bold]{escape(scan.name)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
+    if out is not None:
+        console.print(f"report: {out / 'report.html'}", soft_wrap=True)

@@ -1,0 +1,175 @@
+"""The observer of a scan: turns each tensor into a few numbers per sequence on the spot and lets it go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional import BoundMetric, Tokens
+from unsmooth.models.anatomy import Watch
+from unsmooth.scanning.calling import Selection
+from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds
+from unsmooth.scanning.statistics import Place, ScanState
+
+
+@dataclass
+class _Seen:
+    """What is kept of one tensor: a few numbers per sequence."""
+
+    values_MB: Tensor
+    finite_B: Tensor
+    zeros_B: Tensor
+    confounds: ConfoundBatch | None
+
+
+@dataclass
+class Collector:
+    """Measures every tensor of the current batch, and adds the batch to the sums when it is over."""
+
+    metrics: Sequence[BoundMetric]
+    vocabulary: int
+    device: torch.device
+    watch: Watch | None = None
+    state: ScanState | None = None
+    confounds: ConfoundState | None = None
+    places: tuple[Place, ...] = ()
+    dim: int = 0
+    _seen: dict[Place, _Seen] = field(default_factory=dict)
+    _previous: dict[str, Tokens] = field(default_factory=dict)
+    _selection: Selection = field(default_factory=lambda: Selection(None, None, 0, None))
+    _lengths_B: Tensor | None = None
+    _width: int = 0
+
+    def begin(self, selection: Selection) -> None:
+        """Start a batch."""
+        self._seen.clear()
+        self._previous.clear()
+        self._selection, self._lengths_B = selection, None
+
+    def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
+        """Measure one tensor (batch, tokens, dim)."""
+        if tensor.ndim != 3:
+            raise expected(
+                f"(batch, tokens, dim) at layer {layer}, {site}",
+                tuple(tensor.shape),
+                "another blocks pattern",
+            )
+        if tensor.is_nested:
+            raise UnsmoothError("Expected padded tensors but got nested ones. Try passing padded batches with a mask.")
+        tokens = self._tokens(tensor)
+        if self._lengths_B is None:
+            self._lengths_B, self._width, self.dim = tokens.count_B, tensor.shape[1], tensor.shape[2]
+        values = [self._value(metric, site, tokens) for metric in self.metrics]
+        finite = tokens.norms_BN.sum(dim=1).isfinite()
+        self._seen[Place(layer, site)] = _Seen(
+            torch.stack([value.to(values[0].dtype) for value in values]),
+            finite,
+            tokens.count_B - tokens.nonzero_B,
+            find_confounds(tokens) if site == "residual" else None,
+        )
+        if any(metric.metric.reads == "pair" for metric in self.metrics):
+            self._previous[site] = tokens
+
+    def _tokens(self, tensor: Tensor) -> Tokens:
+        selected = self._selected(tensor)
+        if selected is None:
+            return Tokens(tensor[:, self._selection.prefix :])
+        if selected.shape != tensor.shape[:2]:
+            raise expected(
+                f"a mask of shape {tuple(tensor.shape[:2])} for the model's hidden states",
+                tuple(selected.shape),
+                'data with "attention_mask" or "token_mask" of that shape',
+            )
+        return Tokens(tensor, selected.to(tensor.device, non_blocking=True))
+
+    def _selected(self, tensor: Tensor) -> Tensor | None:
+        """The batch's own mask, else the one that the model handed to its blocks."""
+        chosen, handed = self._selection.selected_BN, self.watch.real_tokens_BN if self.watch else None
+        if handed is None or self._selection.real_BN is not None:
+            return chosen
+        return handed if chosen is None else handed & chosen
+
+    def _value(self, metric: BoundMetric, site: str, tokens: Tokens) -> Tensor:
+        if metric.metric.reads == "tokens":
+            return metric(tokens)
+        before = self._previous.get(site)
+        # The first layer of a site has no layer before it; NaN is not counted.
+        return metric(before, tokens) if before is not None else torch.full_like(tokens.count_B, math.nan)
+
+    def end(self, batch: int) -> None:
+        """Add the batch to the sums."""
+        if not self._seen or self._lengths_B is None:
+            raise UnsmoothError(
+                "Expected the model to call its blocks but none was called. "
+                "Try another blocks pattern, or data that reaches them."
+            )
+        places = tuple(self._seen)
+        if self.state is None:
+            self.start(places, self.dim)
+        if places != self.places:
+            raise UnsmoothError(
+                f"Expected the {len(self.places)} places of the first batch but got {len(places)} on batch {batch}. "
+                f"Try a model whose depth does not change from batch to batch."
+            )
+        self._add(batch)
+        self._seen.clear()
+        self._previous.clear()
+
+    def start(self, places: tuple[Place, ...], dim: int) -> None:
+        """Lay out empty sums for these places."""
+        self.places, self.dim = places, dim
+        residual = sum(place.site == "residual" for place in places)
+        self.state = ScanState(len(places), len(self.metrics)).to(self.device)
+        self.confounds = ConfoundState(residual, dim, self.vocabulary).to(self.device)
+
+    def _add(self, batch: int) -> None:
+        assert self.state is not None
+        assert self.confounds is not None
+        assert self._lengths_B is not None
+        seen = [self._seen[place] for place in self.places]
+        lengths_B = self._lengths_B.to(self.device)
+        self.state.update(
+            torch.stack([item.values_MB.to(self.device) for item in seen]),
+            torch.stack([item.finite_B.to(self.device) for item in seen]),
+            torch.stack([item.zeros_B.to(self.device) for item in seen]),
+            lengths_B,
+            batch,
+            self.ends,
+        )
+        position_BN, ids_BN = self._positions()
+        residual = [item for item in seen if item.confounds is not None]
+        for layer, item in enumerate(residual):
+            assert item.confounds is not None
+            found = ConfoundBatch(
+                item.confounds.cosines_CB.to(self.device),
+                item.confounds.massive_BN.to(self.device),
+                item.confounds.outlier_BD.to(self.device),
+            )
+            usable = item.finite_B.to(self.device) & (lengths_B >= 2)
+            self.confounds.update(layer, found, usable, position_BN, ids_BN)
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Indices of the first and last residual layer among the places."""
+        residual = [index for index, place in enumerate(self.places) if place.site == "residual"]
+        return (residual[0], residual[-1]) if len(residual) > 1 else None
+
+    def _positions(self) -> tuple[Tensor, Tensor | None]:
+        """Position of each measured token among the real ones, and its id where there are ids."""
+        assert self._lengths_B is not None
+        batch, ids = self._lengths_B.shape[0], self._selection.ids_BN
+        real = self._selection.real_BN
+        if real is None and self.watch is not None:
+            real = self.watch.real_tokens_BN
+        if real is not None:
+            positions = (real.long().cumsum(dim=1) - 1).to(self.device)
+        else:
+            positions = torch.arange(self._width, device=self.device).expand(batch, -1)
+        if self._selected(positions) is None:
+            positions = positions[:, self._selection.prefix :]
+        return positions, None if ids is None else ids.to(self.device)

@@ -1,0 +1,134 @@
+"""A scan on disk: scan.json (everything), scan.csv (the frame), manifest.json (what made it)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
+
+FORMAT = 1
+
+
+def save_scan(scan: Scan, folder: Path) -> Path:
+    """Write the three files; the manifest last, so that a folder with a manifest is whole."""
+    check_writable(folder)
+    write_text(folder / "scan.json", json.dumps(to_json(scan), indent=1, allow_nan=False))
+    write_text(folder / "scan.csv", scan.to_frame().to_csv(index=False))
+    write_text(folder / "manifest.json", json.dumps(_finite(dict(scan.manifest)), indent=1, allow_nan=False))
+    return folder
+
+
+def check_writable(folder: Path) -> None:
+    """Create `folder` and try to write there, before any work is done for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise expected(f"a writable folder at {folder}", f"'{reason}'", "another --out folder") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write beside the target, then rename: a reader sees the old file or the new one, never half of it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load_scan(folder: str | Path) -> Scan:
+    """Read a scan that `Scan.save` wrote."""
+    path = Path(folder)
+    path = path / "scan.json" if path.is_dir() else path
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise expected(f"scan format {FORMAT}", content.get("format"), "the unsmooth version that wrote it")
+        return _from_json(content)
+    except UnsmoothError:
+        raise
+    except OSError:
+        raise expected(
+            "a folder that Scan.save wrote", repr(str(folder)), "`unsmooth scan … --out DIR` first"
+        ) from None
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise expected(f"a whole scan.json in {folder}", f"{type(error).__name__}", "scanning again") from None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: null stands for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def to_json(scan: Scan) -> dict[str, Any]:
+    """Everything a scan holds, in types that JSON has; NaN becomes null."""
+    content = {
+        "format": FORMAT,
+        "name": scan.name,
+        "sentence": scan.sentence,
+        "notes": list(scan.notes),
+        "complete": scan.complete,
+        "healthy": scan.healthy,
+        "rows": [asdict(row) for row in scan.rows],
+        "metrics": {name: asdict(card) for name, card in scan.metrics.items()},
+        "sites": dict(scan.sites),
+        "changes": {name: asdict(change) for name, change in scan.changes.items()},
+        "confounds": [asdict(confound) for confound in scan.confounds],
+        "manifest": dict(scan.manifest),
+        "baseline": None if scan.baseline is None else to_json(scan.baseline),
+    }
+    result: dict[str, Any] = _finite(content)
+    return result
+
+
+def _nan_if_none(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: math.nan if key in names and value is None else value for key, value in fields.items()}
+
+
+def _from_json(content: Mapping[str, Any]) -> Scan:
+    numbers = ("mean", "std", "ci_low", "ci_high")
+    return Scan(
+        name=content["name"],
+        rows=tuple(Row(**_nan_if_none(row, numbers)) for row in content["rows"]),
+        metrics={name: MetricCard(**card) for name, card in content["metrics"].items()},
+        sites=content["sites"],
+        manifest=content["manifest"],
+        changes={
+            name: Change(**_nan_if_none(change, ("mean", "ci_low", "ci_high")))
+            for name, change in content["changes"].items()
+        },
+        confounds=tuple(_read_confound(item) for item in content["confounds"]),
+        notes=tuple(content["notes"]),
+        sentence=content["sentence"],
+        baseline=None if content["baseline"] is None else _from_json(content["baseline"]),
+        complete=content["complete"],
+        healthy=content["healthy"],
+    )
+
+
+def _read_confound(item: Mapping[str, Any]) -> Confound:
+    cosines = ("mean_cosine", "without_massive_tokens", "without_outlier_dimensions", "without_both")
+    fields = _nan_if_none(item, cosines)
+    fields["massive_tokens"] = tuple(MassiveToken(**token) for token in item["massive_tokens"])
+    fields["outlier_dimensions"] = tuple(OutlierDimension(**entry) for entry in item["outlier_dimensions"])
+    return Confound(**fields)

@@ -1,0 +1,115 @@
+"""What made a scan: enough to know whether two numbers may be compared."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.functional import BoundMetric
+from unsmooth.models import Anatomy, origin_of, weight_hash
+from unsmooth.scanning.calling import TOKEN_CHOICES
+from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
+from unsmooth.scanning.data import RawBatch, Source
+
+PACKAGES = (
+    "unsmooth",
+    "torch",
+    "torchmetrics",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "gguf",
+)
+AGGREGATION = "mean over sequences of per-sequence values; 95 % Student-t interval over sequences"
+
+
+def hash_batch(batch: RawBatch) -> bytes:
+    """SHA-256 of the tensors of one batch, by name, type, shape and bytes."""
+    digest = hashlib.sha256()
+    fields: Mapping[str, Any] = {"": batch} if isinstance(batch, Tensor) else batch
+    for key in sorted(fields):
+        value = fields[key]
+        if isinstance(value, Tensor):
+            digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+            plain = value.detach().cpu().contiguous()
+            if plain.numel():
+                digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def combine_hashes(digests: Sequence[bytes]) -> str:
+    """One hash for batches in order."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def describe_model(anatomy: Anatomy, model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Who the model is, by name and by content."""
+    origin = origin_of(model)
+    parameters = list(model.parameters())
+    return {
+        "id": origin.id if origin else None,
+        "revision": origin.revision if origin else None,
+        "class": type(model).__name__,
+        "host": anatomy.host.name,
+        "blocks": len(anatomy.blocks),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
+        "weights_sha256": weight_hash(model),
+        "device": _device_name(device),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({platform.processor() or platform.machine()})"
+
+
+def describe_data(source: Source, digests: Sequence[bytes], sequences: int, tokens: int) -> dict[str, Any]:
+    """What was read."""
+    return {
+        "kind": source.kind,
+        **source.details,
+        "batches": len(digests),
+        "sequences": sequences,
+        "tokens": tokens,
+        "sha256": combine_hashes(digests),
+    }
+
+
+def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str], tokens: str) -> dict[str, Any]:
+    """What every number means."""
+    return {
+        "metrics": {metric.name: metric.definition for metric in metrics},
+        "sites": dict(sites),
+        "tokens": f"{tokens}: {TOKEN_CHOICES[tokens]}",
+        "aggregation": AGGREGATION,
+        "massive_token": f"norm at least {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
+        "outlier_dimension": f"root mean square at least {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
+        "precision": "statistics in float32 or better, sums over sequences in float64",
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of everything that could change a number."""
+    found = {"python": platform.python_version(), "platform": platform.system()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

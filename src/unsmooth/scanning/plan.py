@@ -1,0 +1,67 @@
+"""What a scan was asked for, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.functional import METRICS, BoundMetric, parse_metric
+from unsmooth.scanning.calling import TOKEN_CHOICES, TokenChoice
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of one scan."""
+
+    metrics: Sequence[BoundMetric]
+    sites: Sequence[str]
+    tokens: TokenChoice
+    max_batches: int | None
+    device: torch.device | None
+    progress: bool
+    blocks: str | None
+    seed: int
+    name: str | None
+
+
+def check_metrics(names: Sequence[str] | None) -> list[BoundMetric]:
+    """Metrics by name, the O(nd) set for None."""
+    if isinstance(names, str):
+        names = [names]
+    if names is None:
+        return [BoundMetric(metric) for metric in METRICS.values() if metric.default]
+    bound = [parse_metric(name) for name in names]
+    if not bound:
+        raise expected("at least one metric", "none", "metrics=None for the default set")
+    for metric in bound:
+        if metric.metric.reads == "attention":
+            raise UnsmoothError(
+                f"Expected a metric of token vectors but got {metric.name!r}, which reads attention maps. "
+                f"Try unsmooth.functional.{metric.metric.name}(maps, mask) on the maps themselves."
+            )
+    return list({metric.name: metric for metric in bound}.values())
+
+
+def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
+    """Sites as a tuple without repeats."""
+    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(sites))
+    if not names:
+        raise expected("at least one site", "none", 'sites=("residual",)')
+    return names
+
+
+def check_tokens(tokens: str) -> TokenChoice:
+    """One of the two choices of tokens."""
+    if tokens not in TOKEN_CHOICES:
+        raise unknown_name("choice of tokens", str(tokens), TOKEN_CHOICES)
+    return "all" if tokens == "all" else "content"
+
+
+def check_at_least_one(name: str, value: int | None) -> int | None:
+    """A positive number, or None."""
+    if value is not None and value < 1:
+        raise expected(f"{name} of at least 1", value, f"{name}=16")
+    return value

@@ -1,0 +1,54 @@
+"""Several processes, one result: who reads which batch, and how the parts come together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch.distributed as dist
+
+from unsmooth.scanning.collect import Collector
+from unsmooth.scanning.data import RawBatch, Source
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and the number of processes."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def own_batches(source: Source, max_batches: int | None) -> Iterator[tuple[int, RawBatch]]:
+    """This rank's batches with their numbers.
+
+    Whole batches are dealt out, so that N processes run exactly the batches that one process would. A loader with a
+    DistributedSampler has dealt already and is read to its end.
+    """
+    rank, size = world()
+    for index, batch in enumerate(source.read()):
+        if source.sharded:
+            number = index * size + rank
+            if max_batches is not None and number >= max_batches:
+                return
+            yield number, batch
+        else:
+            if max_batches is not None and index >= max_batches:
+                return
+            if index % size == rank:
+                yield index, batch
+
+
+def merge(collector: Collector, digests: dict[int, bytes]) -> list[bytes]:
+    """Add the sums of all ranks up in place, and return the batch hashes of all ranks in order."""
+    if world()[1] > 1:
+        # Gathered as one object: a rank without a batch does not know the places yet and must still take part.
+        gathered: list[tuple[object, int, dict[int, bytes]] | None] = [None] * world()[1]
+        dist.all_gather_object(gathered, (collector.places, collector.dim, digests))
+        parts = [part for part in gathered if part is not None]
+        digests = {number: digest for _, _, found in parts for number, digest in found.items()}
+        layouts = [(places, dim) for places, dim, _ in parts if places]
+        if collector.state is None and layouts:
+            collector.start(*layouts[0])  # type: ignore[arg-type]
+        for state in (collector.state, collector.confounds):
+            if state is not None:
+                state.sync()
+    return [digests[number] for number in sorted(digests)]

@@ -1,0 +1,155 @@
+"""Sums over sequences, and nothing else: what a scan keeps while it runs, reducible over ranks.
+
+Shape suffixes: K (layer, site) places, M metrics, B sequences of a batch, L residual layers, D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+from torchmetrics import Metric
+
+# Longer sequences share the last bin; only chance levels depend on it.
+LENGTH_BINS = 131_072
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor was seen."""
+
+    layer: int
+    site: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean over sequences with its 95 % Student-t interval."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+    sequences: int
+
+
+class ScanState(Metric):
+    """Running sums of per-sequence values for every place and metric.
+
+    torchmetrics adds the states up over ranks, so N processes give the numbers of one.
+    """
+
+    full_state_update = False
+    count: Tensor
+    total: Tensor
+    square: Tensor
+    change_count: Tensor
+    change_total: Tensor
+    change_square: Tensor
+    tokens: Tensor
+    zero_tokens: Tensor
+    nonfinite: Tensor
+    first_nonfinite: Tensor
+    lengths: Tensor
+    short: Tensor
+
+    def __init__(self, places: int, metrics: int) -> None:
+        super().__init__()
+        grid = torch.zeros(places, metrics, dtype=torch.float64)
+        row, column = torch.zeros(metrics, dtype=torch.float64), torch.zeros(places, dtype=torch.float64)
+        for name in ("count", "total", "square"):
+            self.add_state(name, grid.clone(), dist_reduce_fx="sum")
+        for name in ("change_count", "change_total", "change_square"):
+            self.add_state(name, row.clone(), dist_reduce_fx="sum")
+        for name in ("tokens", "zero_tokens", "nonfinite"):
+            self.add_state(name, column.clone(), dist_reduce_fx="sum")
+        self.add_state("first_nonfinite", torch.full_like(column, math.inf), dist_reduce_fx="min")
+        self.add_state("lengths", torch.zeros(LENGTH_BINS, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("short", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(
+        self,
+        values_KMB: Tensor,
+        finite_KB: Tensor,
+        zeros_KB: Tensor,
+        lengths_B: Tensor,
+        batch: int,
+        ends: tuple[int, int] | None,
+    ) -> None:
+        """Add one batch.
+
+        Args:
+            values_KMB: Per-sequence values.
+            finite_KB: Whether a sequence's activations at a place were free of NaN and Inf.
+            zeros_KB: Tokens without direction.
+            lengths_B: Tokens measured per sequence; sequences of fewer than two are left out everywhere.
+            batch: Number of the batch, for naming the first bad one.
+            ends: Indices of the first and last residual layer, whose paired difference is kept.
+        """
+        values = values_KMB.double()
+        usable_B = lengths_B >= 2
+        usable_KB = finite_KB & usable_B
+        # A metric may be undefined (HFC/LFC of centred tokens) where the activations are fine.
+        counted = usable_KB.unsqueeze(1) & values.isfinite()
+        kept = torch.where(counted, values, 0.0)
+        self.count += counted.sum(dim=-1)
+        self.total += kept.sum(dim=-1)
+        self.square += kept.square().sum(dim=-1)
+        self.tokens += (usable_KB * lengths_B).sum(dim=-1)
+        self.zero_tokens += (usable_KB * zeros_KB).sum(dim=-1)
+        bad_K = (~finite_KB & usable_B).sum(dim=-1)
+        self.nonfinite += bad_K
+        self.first_nonfinite = torch.minimum(
+            self.first_nonfinite,
+            torch.where(bad_K > 0, float(batch), math.inf).to(self.first_nonfinite.dtype),
+        )
+        self.short += (~usable_B).sum()
+        bins = lengths_B.long().clamp_max(LENGTH_BINS - 1)
+        self.lengths.scatter_add_(0, bins, usable_B.double())
+        if ends is not None:
+            first, last = ends
+            both = counted[first] & counted[last]
+            change = torch.where(both, kept[last] - kept[first], 0.0)
+            self.change_count += both.sum(dim=-1)
+            self.change_total += change.sum(dim=-1)
+            self.change_square += change.square().sum(dim=-1)
+
+    def compute(self) -> ScanState:
+        """The states themselves; torchmetrics has reduced them over ranks by now."""
+        return self
+
+    def summary(self, place: int, metric: int) -> Summary:
+        """Mean and interval of one number."""
+        return summarise(
+            float(self.count[place, metric]),
+            float(self.total[place, metric]),
+            float(self.square[place, metric]),
+        )
+
+    def change(self, metric: int) -> Summary:
+        """Last minus first residual layer, paired by sequence."""
+        return summarise(
+            float(self.change_count[metric]),
+            float(self.change_total[metric]),
+            float(self.change_square[metric]),
+        )
+
+
+def summarise(count: float, total: float, square: float) -> Summary:
+    """Mean, sample deviation and 95 % t interval from sums.
+
+    >>> found = summarise(3, 6.0, 14.0)  # values 1, 2, 3
+    >>> found.mean, found.std, round(found.low, 3), round(found.high, 3)
+    (2.0, 1.0, -0.484, 4.484)
+    """
+    if count < 1:
+        return Summary(math.nan, math.nan, math.nan, math.nan, 0)
+    mean = total / count
+    if count < 2:
+        return Summary(mean, math.nan, math.nan, math.nan, int(count))
+    std = math.sqrt(max(square - count * mean * mean, 0.0) / (count - 1.0))
+    half = float(stdtrit(count - 1.0, 0.975)) * std / math.sqrt(count)
+    return Summary(mean, std, mean - half, mean + half, int(count))
