@@ -2,5 +2,24 @@
 
 from unsmooth.models import hosts as _hosts  # noqa: F401 - registers every host
 from unsmooth.models.anatomy import HOSTS, SITES, Anatomy, Host, Tap, Watch, find_anatomy
+from unsmooth.models.fingerprint import weight_hash
+from unsmooth.models.load import load
+from unsmooth.models.origin import Origin, origin_of
+from unsmooth.models.randomise import with_random_weights
+from unsmooth.models.special import special_ids
 
-__all__ = ["HOSTS", "SITES", "Anatomy", "Host", "Tap", "Watch", "find_anatomy"]
+__all__ = [
+    "HOSTS",
+    "SITES",
+    "Anatomy",
+    "Host",
+    "Origin",
+    "Tap",
+    "Watch",
+    "find_anatomy",
+    "load",
+    "origin_of",
+    "special_ids",
+    "weight_hash",
+    "with_random_weights",
+]

@@ -46,13 +46,9 @@ class Anatomy:
 
     def __post_init__(self) -> None:
         present = set.intersection(*(set(self.host.taps(block)) for block in self.blocks.values()))
-        object.__setattr__(
-            self, "sites", tuple(site for site in SITES if site == "residual" or site in present)
-        )
+        object.__setattr__(self, "sites", tuple(site for site in SITES if site == "residual" or site in present))
 
-    def watch(
-        self, observer: Observer, sites: Sequence[str] = ("residual",)
-    ) -> AbstractContextManager[Watch]:
+    def watch(self, observer: Observer, sites: Sequence[str] = ("residual",)) -> AbstractContextManager[Watch]:
         """Call `observer` for every tensor at `sites` while the context is open; hooks never outlive it.
 
         Layers are numbered by call order from 1 in each forward pass of `model`, so a block that is called
@@ -108,11 +104,7 @@ def _stack(path: str) -> str:
 
 def _no_blocks(model: nn.Module) -> UnsmoothError:
     known = sorted({name.rpartition(".")[2] for host in HOSTS.values() for name in host.blocks})
-    empty = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and not len(module)
-    ]
+    empty = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and not len(module)]
     aside = f" (its {empty[0]!r} is an empty list)" if empty else ""
     return UnsmoothError(
         f"Expected Transformer blocks in {type(model).__name__} but found none of {', '.join(known)}{aside}. "

@@ -31,7 +31,7 @@ class Watch:
     """
 
     layer: int = 0
-    real_tokens_BN: Tensor | None = None  # noqa: N815 - the suffix names the dimensions
+    real_tokens_BN: Tensor | None = None
 
 
 Hook = Callable[..., None]
@@ -78,9 +78,7 @@ def _hook_block(
     def see(site: str, found: Tensor) -> None:
         if found.ndim != 3 or found.is_nested:
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
-            hint = (
-                "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
-            )
+            hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             raise expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
         observer(watch.layer, site, found if batch_first else found.transpose(0, 1))
 
@@ -129,10 +127,7 @@ def _submodule(block: nn.Module, tap: Tap, host: Host) -> nn.Module:
 def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
     for module in model.modules():
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None
-        ):
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
             return stance
     return nullcontext()
@@ -143,9 +138,7 @@ def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value
-    raise expected(
-        "a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern"
-    )
+    raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
 
 
 def first_output(output: Any) -> Tensor:

@@ -1,0 +1,40 @@
+"""A hash of a model's weights: two scans are of the same model when their hashes agree."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.origin import unwrapped
+
+_CHUNK = 1 << 24  # elements moved to the CPU at a time, so that no copy of a large tensor is made
+
+
+def weight_hash(model: nn.Module) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of the state dict, in the order of the names.
+
+    It does not depend on the device, on how tensors lie in memory, or on a DDP or torch.compile wrapper.
+
+    >>> model = nn.Linear(2, 1)
+    >>> weight_hash(model) == weight_hash(model)
+    True
+    >>> len(weight_hash(model))
+    64
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(unwrapped(model).state_dict().items()):
+        # Modules may keep extra state that is not a tensor; it is no weight.
+        if isinstance(value, Tensor):
+            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            _add(digest, value)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, tensor: Tensor) -> None:
+    flat = tensor.detach().reshape(-1)
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK].cpu().contiguous()
+        # numpy has no bfloat16, but bytes are bytes.
+        digest.update(chunk.view(torch.uint8).numpy().data)

@@ -1,0 +1,38 @@
+"""Tokenizers and image processors: found where their files are, absent otherwise, and never a reason to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unsmooth.models.quiet import quiet
+
+
+def find_tokenizer(name: str, **options: Any) -> Any | None:
+    """The tokenizer in a folder or the local cache, ready to pad; None where there is none."""
+    # Left open, remote code is a question that transformers asks on the terminal.
+    options = {"trust_remote_code": False} | options
+    try:
+        from transformers import AutoTokenizer
+
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True, **options)
+    except Exception:  # whatever stops a tokenizer, the model can still be fed token ids
+        return None
+    # Without files, transformers makes a tokenizer that knows nothing but its special tokens.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        return None
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def find_image_processor(name: str, **options: Any) -> Any | None:
+    """The image processor in a folder or the local cache, on PIL and numpy; None where there is none."""
+    options = {"trust_remote_code": False, "backend": "pil"} | options
+    try:
+        from transformers import AutoImageProcessor
+
+        with quiet():
+            return AutoImageProcessor.from_pretrained(name, local_files_only=True, **options)
+    except Exception:
+        return None

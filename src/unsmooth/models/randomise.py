@@ -1,0 +1,87 @@
+"""The same architecture with fresh random weights: what depth does before anything is learnt."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.origin import origin_of, set_origin, unwrapped
+
+
+def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
+    """A freshly initialised copy of `model`, on the same device, in the same dtype, in eval mode.
+
+    A transformers model is built anew from its configuration, so it gets the initialisation that its authors
+    chose. Any other module is copied; then each part with a `reset_parameters` is reset by it, and parameters
+    of parts that have none (a bare ``nn.Parameter`` such as a class token) get their own elements in random
+    order, which keeps their scale. Buffers stay as they are. The caller's random state is not touched.
+
+    Args:
+        model: Any module; a DDP or torch.compile wrapper is taken off.
+        seed: The same seed gives the same weights, on any device.
+    """
+    inner = unwrapped(model)
+    with private_randomness(seed):
+        fresh = _rebuilt(inner) or _reset(copy.deepcopy(inner).cpu())
+    _place_like(fresh, inner)
+    origin = origin_of(inner)
+    if origin is not None:
+        name = f"{origin.id} (random weights)"
+        set_origin(fresh, dataclasses.replace(origin, id=name, revision=None, path=None, notes=()))
+    return fresh.eval()
+
+
+@contextmanager
+def private_randomness(seed: int) -> Iterator[None]:
+    """Seed the CPU generator for a while, and put it back as it was.
+
+    ``torch.manual_seed`` is not used, because it would seed the accelerators too and leave them so.
+    """
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+def _rebuilt(model: nn.Module) -> nn.Module | None:
+    """A transformers model made from its configuration; None where that would not be the same architecture."""
+    if all(base.__name__ != "PreTrainedModel" for base in type(model).__mro__):
+        return None
+    build: Callable[..., nn.Module] = type(model)
+    fresh = build(copy.deepcopy(model.config))
+    shapes = [{name: value.shape for name, value in m.named_parameters()} for m in (model, fresh)]
+    return fresh if shapes[0] == shapes[1] else None
+
+
+def _reset(model: nn.Module) -> nn.Module:
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    # Children first: a parent, such as nn.MultiheadAttention, knows better what its parts should start from.
+    for module in reversed(list(model.modules())):
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+    # What no reset has changed has none; constants, such as the ones of an untrained norm, survive a shuffle.
+    for name, parameter in model.named_parameters():
+        if torch.equal(parameter.detach(), before[name]):
+            _shuffle(parameter)
+    return model
+
+
+def _shuffle(parameter: Tensor) -> None:
+    with torch.no_grad():
+        parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].view_as(parameter))
+
+
+def _place_like(fresh: nn.Module, model: nn.Module) -> None:
+    """Give each tensor the device and dtype it has in `model`: a blanket cast would round rotary frequencies."""
+    there = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, tensor in (*fresh.named_parameters(), *fresh.named_buffers()):
+        if name in there:
+            tensor.data = tensor.data.to(device=there[name].device, dtype=there[name].dtype)
