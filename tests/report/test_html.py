@@ -16,6 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.report import write_report
 from unsmooth.report.html import manifest_rows, report_html, script_json
 from unsmooth.report.series import PALETTE, series_of
+from unsmooth.scan.result import Confound
 
 pytest.importorskip("altair", reason="the report extra is not installed")
 pytest.importorskip("vl_convert", reason="the report extra is not installed")
@@ -100,6 +101,8 @@ def test_confounds_are_named_or_said_to_be_absent(reports: dict[str, Path]) -> N
     assert "0.380" in page
     assert page.count("No massive token and no outlier dimension was found in any of 7 layers.") == 2
     assert "Not measured in this scan." in report_html([replace(plain_scan(), confounds=())])
+    unnamed = replace(plain_scan(), confounds=(Confound(0, 0.9, 0.9, 0.1, 0.1),))
+    assert 'class="confounds"' in report_html([unnamed])
 
 
 def test_text_that_utf8_cannot_carry_is_replaced(tmp_path: Path) -> None:

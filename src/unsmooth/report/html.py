@@ -17,7 +17,7 @@ from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
 
 if TYPE_CHECKING:
-    from unsmooth.scan.result import MetricCard, Scan
+    from unsmooth.scan.result import Confound, MetricCard, Scan
 
 _PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
@@ -56,6 +56,7 @@ def report_html(scans: Sequence[Scan]) -> str:
         facts=_scan_facts,
         percent=_percent,
         cosine=_cosine,
+        stand_out=_stand_out,
     )
     return str(
         environment.from_string(_resource("template.html.j2")).render(
@@ -154,7 +155,7 @@ def _change(scan: Scan, metric: str) -> str | None:
         return None
     low, high = number(found.ci_low), number(found.ci_high)
     interval = "" if low is None or high is None else f" ({low:+.4g} to {high:+.4g})"
-    return f"{found.mean:+.4g}{interval}, paired over {found.sequences} sequences"
+    return f"{found.mean:+.4g}{interval}, paired over {found.sequences} sequences".replace("-", "−")
 
 
 def _fact(label: str, said: Mapping[str, str | None]) -> dict[str, Any]:
@@ -207,6 +208,16 @@ def _scan_facts(scan: Scan) -> str:
 def _visible(text: str) -> str:
     """Token text with its white space made visible."""
     return printable(text.replace("\n", "⏎").replace("\t", "⇥")) or "␣" * len(text)
+
+
+def _stand_out(confounds: Sequence[Confound]) -> bool:
+    """Whether anything was named, or was too rare to be named but moved the mean cosine all the same."""
+    return any(one.massive_tokens or one.outlier_dimensions or _moved(one) for one in confounds)
+
+
+def _moved(one: Confound) -> bool:
+    without = (one.without_massive_tokens, one.without_outlier_dimensions, one.without_both)
+    return {_cosine(value) for value in without} != {_cosine(one.mean_cosine)}
 
 
 def _cosine(value: float) -> str:
