@@ -119,9 +119,7 @@ def test_algebra_of_the_block_holds(entry: Entry, padding: Padding) -> None:
         with torch.no_grad():
             wanted = algebra(entry.style, before, at, first, second)
         for site, tensor in wanted.items():
-            assert_close(
-                at_real_tokens(at[site], padding), at_real_tokens(tensor, padding), f"{site} of layer {layer}"
-            )
+            assert_close(at_real_tokens(at[site], padding), at_real_tokens(tensor, padding), f"{site} of layer {layer}")
 
 
 def algebra(

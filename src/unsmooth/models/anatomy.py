@@ -137,7 +137,8 @@ def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
 
 def _matches(name: str, pattern: str) -> bool:
     parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+    # The model itself has the empty path, which "*" would match.
+    return bool(name) and len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
 def _suggest_pattern(model: nn.Module) -> str:
