@@ -16,9 +16,7 @@ def check_attention(attention: Tensor, mask: Tensor | None) -> None:
     """Refuse anything but floating (batch, heads, n, n) with a boolean (batch, n)."""
     if not isinstance(attention, Tensor) or attention.ndim != 4 or attention.shape[2] != attention.shape[3]:
         shape = tuple(attention.shape) if isinstance(attention, Tensor) else type(attention).__name__
-        raise expected(
-            "`attention` of shape (batch, heads, n, n)", shape, "attention.unsqueeze(1) for one head"
-        )
+        raise expected("`attention` of shape (batch, heads, n, n)", shape, "attention.unsqueeze(1) for one head")
     if not attention.is_floating_point():
         raise expected("`attention` of a floating type", attention.dtype, "attention.float()")
     if 0 in attention.shape[1:]:

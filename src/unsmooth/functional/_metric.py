@@ -132,9 +132,7 @@ def parse_metric(text: str) -> BoundMetric:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
-        raise expected(
-            "a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`"
-        ) from None
+        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`") from None
     if isinstance(node, ast.Name):
         return BoundMetric(METRICS[node.id])
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):

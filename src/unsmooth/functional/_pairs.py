@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-# Entries of the n×n matrices held at once: 2²² in float64 are 32 MB.
-_ENTRIES = 2**22
+# Entries of the n×n matrices held at once: 2¹⁹ in float64 are 4 MB, which a cache holds.
+_ENTRIES = 2**19
 
 
 def row_slices(tokens_BND: Tensor) -> Iterator[slice]:
@@ -15,7 +15,7 @@ def row_slices(tokens_BND: Tensor) -> Iterator[slice]:
 
     >>> import torch
     >>> list(row_slices(torch.zeros(1, 3000, 2)))[:2]
-    [slice(0, 1398, None), slice(1398, 2796, None)]
+    [slice(0, 174, None), slice(174, 348, None)]
     """
     batch, count, _ = tokens_BND.shape
     rows = max(1, _ENTRIES // max(1, batch * count))

@@ -66,9 +66,7 @@ class Tokens:
         """Wrap a tensor; hand a `Tokens` back as it is."""
         if isinstance(x, Tokens):
             if mask is not None:
-                raise UnsmoothError(
-                    "Expected no mask beside a Tokens, which holds its own. Try Tokens(x, mask)."
-                )
+                raise UnsmoothError("Expected no mask beside a Tokens, which holds its own. Try Tokens(x, mask).")
             return x
         return cls(x, mask)
 
@@ -186,9 +184,7 @@ def pair_of(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None) -> tupl
         pair = Tokens.of(x, mask), Tokens.of(y, mask)
     shape_x, shape_y = (tuple(tokens.values_BND.shape[:2]) for tokens in pair)
     if shape_x != shape_y:
-        raise expected(
-            f"`y` over the same (batch, tokens) = {shape_x} as `x`", shape_y, "two layers of one run"
-        )
+        raise expected(f"`y` over the same (batch, tokens) = {shape_x} as `x`", shape_y, "two layers of one run")
     return pair
 
 
@@ -211,9 +207,7 @@ def check_tokens(x: Tensor) -> None:
     if not x.is_floating_point():
         raise expected("`x` of a floating type", x.dtype, "x.float()")
     if 0 in x.shape[1:]:
-        raise expected(
-            "`x` with at least one token and one dimension", tuple(x.shape), "a mask to leave tokens out"
-        )
+        raise expected("`x` with at least one token and one dimension", tuple(x.shape), "a mask to leave tokens out")
 
 
 def check_mask(mask: Tensor, shape: torch.Size) -> None:

@@ -14,7 +14,7 @@ from unsmooth.functional._tokens import Tokens
     definition="exp(−Σ p_k log p_k), p_k = σ_k/Σσ over the min(n, d) singular values of X",
     paper="Roy & Vetterli 2007 (EUSIPCO, pp. 606–610)",
     cost="O(nd·min(n, d)), float64 SVD",
-    chance_note="no closed form for independent isotropic tokens; between 0.7 and 1 times min(n, d)",
+    chance_note="no closed form for independent isotropic tokens; 0.8 (n = d) to 1 times min(n, d)",
     degenerate="single token 1; all-zero 0",
     invariances=("permutation", "rotation", "scale", "reflection"),
 )

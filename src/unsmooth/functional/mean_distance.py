@@ -43,16 +43,18 @@ def mean_distance(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     squares_BN = centred_BND.square().sum(dim=-1)
     total = squares_BN.new_zeros(squares_BN.shape[0])
     for rows in row_slices(centred_BND):
-        products = centred_BND[:, rows] @ centred_BND.mT
-        squared = squares_BN[:, rows].unsqueeze(-1) + squares_BN.unsqueeze(1) - 2.0 * products
-        total = total + root(squared.clamp_min(0.0) * _counts(tokens, rows)).sum(dim=(1, 2))
+        later = slice(rows.start, None)
+        sums = squares_BN[:, rows].unsqueeze(-1) + squares_BN[:, later].unsqueeze(1)
+        squared = torch.baddbmm(sums, centred_BND[:, rows], centred_BND[:, later].mT, alpha=-2.0)
+        counted = squared.clamp_min(0.0) * _counts(tokens, rows, later)
+        total = total + root(counted).sum(dim=(1, 2))
     pairs = tokens.count_B.double() * (tokens.count_B.double() - 1.0)
-    return ratio(total, pairs, otherwise=0.0).to(tokens.values_BND.dtype)
+    return ratio(2.0 * total, pairs, otherwise=0.0).to(tokens.values_BND.dtype)
 
 
-def _counts(tokens: Tokens, rows: slice) -> Tensor:
-    """True for pairs of two different real tokens, for some rows against all (1 or batch, rows, tokens)."""
+def _counts(tokens: Tokens, rows: slice, later: slice) -> Tensor:
+    """True for pairs i < j of real tokens (1 or batch, rows, later tokens): every pair once."""
     index = torch.arange(tokens.values_BND.shape[1], device=tokens.values_BND.device)
-    different = (index[rows].unsqueeze(-1) != index).unsqueeze(0)
+    once = (index[rows].unsqueeze(-1) < index[later]).unsqueeze(0)
     real = tokens.mask_BN
-    return different if real is None else different & real[:, rows].unsqueeze(-1) & real.unsqueeze(1)
+    return once if real is None else once & real[:, rows].unsqueeze(-1) & real[:, later].unsqueeze(1)

@@ -20,9 +20,7 @@ from unsmooth.functional._tokens import Tokens
     differentiable=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
-def numerical_rank(
-    x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance: float | None = None
-) -> Tensor:
+def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance: float | None = None) -> Tensor:
     r"""Numerical rank of each sequence.
 
     .. math:: \#\{k : \sigma_k > \varepsilon \lVert X \rVert_F\}
@@ -54,9 +52,7 @@ def numerical_rank(
     elif 0.0 <= tolerance < 1.0:
         threshold = tolerance * singular[:, :1]
     else:
-        raise expected(
-            "`tolerance` in [0, 1), relative to the largest singular value", tolerance, "tolerance=0.01"
-        )
+        raise expected("`tolerance` in [0, 1), relative to the largest singular value", tolerance, "tolerance=0.01")
     rank = (singular > threshold).sum(dim=-1).to(tokens.values_BND.dtype)
     # Comparing with NaN counts nothing; hand the NaN on instead of a rank of zero.
     return torch.where(singular[:, 0].isnan(), torch.nan, rank)
