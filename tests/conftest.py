@@ -49,7 +49,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sep_token="[SEP]",
         mask_token="[MASK]",
     ).save_pretrained(folder)
-    torch.manual_seed(0)
+    torch.manual_seed(1234)  # not 0: that is the seed of a scan's random baseline
     config = BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -158,14 +159,14 @@ def test_blocks_inside_ddp() -> None:
 
 def test_compiled_model_is_watched_uncompiled() -> None:
     # The eager backend needs no compiler but ignores late hooks just the same.
-    model = torch.compile(BY_NAME["bert-tiny"].model(), backend="eager")
+    model: Any = torch.compile(BY_NAME["bert-tiny"].model(), backend="eager")
     with torch.no_grad():
         model(**texts("right"))
     assert watched(model) == [(layer, "residual") for layer in range(4)]
 
 
 def test_unknown_site() -> None:
-    with pytest.raises(UnsmoothError, match="Expected a known site but got 'residaul'. Did you mean 'residual'"):
+    with pytest.raises(UnsmoothError, match=r"Expected a known site but got 'residaul'. Did you mean 'residual'"):
         find_anatomy(BY_NAME["bert-tiny"].model()).check_sites(["residaul"])
 
 
@@ -239,5 +240,5 @@ def test_other_layout_of_a_known_block() -> None:
 
 
 def test_what_is_no_model() -> None:
-    with pytest.raises(UnsmoothError, match="Expected an nn.Module but got str"):
+    with pytest.raises(UnsmoothError, match=r"Expected an nn.Module but got str"):
         find_anatomy("bert")  # type: ignore[arg-type]

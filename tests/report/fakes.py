@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from unsmooth.scan.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
+from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 LAYERS = range(7)

@@ -16,7 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.report import write_report
 from unsmooth.report.html import manifest_rows, report_html, script_json
 from unsmooth.report.series import PALETTE, series_of
-from unsmooth.scan.result import Confound
+from unsmooth.scanning.result import Confound
 
 pytest.importorskip("altair", reason="the report extra is not installed")
 pytest.importorskip("vl_convert", reason="the report extra is not installed")

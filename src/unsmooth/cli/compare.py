@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unsmooth.errors import expected, unknown_name
+from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
     from unsmooth.scanning import Scan
@@ -25,7 +26,6 @@ def compare(
 ) -> int:
     """Put the curves of saved scans side by side."""
     from unsmooth.scanning import load_scan
-    from unsmooth.scanning.files import check_writable
 
     if len(folders) < 2:
         raise expected("at least two scans", len(folders), "`unsmooth compare DIR DIR`")

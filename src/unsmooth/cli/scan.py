@@ -10,6 +10,7 @@ import typer
 
 from unsmooth.cli.ranks import process_group
 from unsmooth.errors import UnsmoothError
+from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
     from unsmooth.scanning import Scan
@@ -62,7 +63,6 @@ def scan(
     from unsmooth.scanning import ScanInterrupted
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.condition import Condition
-    from unsmooth.scanning.files import check_writable
 
     conditions = [Condition.parse(text) for text in fail_if or ()]
     if out is not None:

@@ -23,11 +23,13 @@ def print_scan(scan: Scan, out: Path | None) -> None:
         table.add_column("layer", justify="right")
         for metric in scan.metrics:
             table.add_column(escape(metric), justify="right", overflow="fold")
-        _fill(table, scan, site)
+        # In a narrow terminal the intervals would break every cell in two; they are in the files and the report.
+        wide = console.width >= 12 + 16 * len(scan.metrics)
+        _fill(table, scan, site, wide)
         console.print(table)
     console.print(
-        f"{data['sequences']} sequences, {data['tokens']} tokens; {scan.manifest['definitions']['tokens']}; "
-        f"± is the 95 % interval of the mean over sequences.",
+        f"{data['sequences']} sequences, {data['tokens']} tokens ({scan.manifest['definitions']['tokens']}); "
+        f"means over sequences{', ± half their 95 % interval' if wide else ''}.",
         style="dim",
     )
     for line in confound_lines(scan.confounds):
@@ -44,10 +46,10 @@ def print_scan(scan: Scan, out: Path | None) -> None:
         console.print(f"saved in {out}", soft_wrap=True)
 
 
-def _fill(table: Table, scan: Scan, site: str) -> None:
+def _fill(table: Table, scan: Scan, site: str, wide: bool) -> None:
     cells = {(row.layer, row.metric): row for row in scan.rows if row.site == site}
     for layer in sorted({layer for layer, _ in cells}):
-        table.add_row(str(layer), *(_cell(cells.get((layer, metric))) for metric in scan.metrics))
+        table.add_row(str(layer), *(_cell(cells.get((layer, metric)), wide) for metric in scan.metrics))
     chances = [card.chance for card in scan.metrics.values()]
     if any(chance is not None for chance in chances):
         table.add_section()
@@ -55,14 +57,14 @@ def _fill(table: Table, scan: Scan, site: str) -> None:
     if scan.baseline is not None:
         last = scan.baseline.layers[-1]
         random = {row.metric: row for row in scan.baseline.rows if row.site == site and row.layer == last}
-        table.add_row(f"random {last}", *(_cell(random.get(metric)) for metric in scan.metrics), style="dim")
+        table.add_row(f"random {last}", *(_cell(random.get(metric), wide) for metric in scan.metrics), style="dim")
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: Row | None, with_interval: bool = True) -> str:
     if row is None or math.isnan(row.mean):
         return "–"
     half = (row.ci_high - row.ci_low) / 2
-    return number(row.mean) + ("" if math.isnan(half) else f" ±{number(half)}")
+    return number(row.mean) + (f" ±{number(half)}" if with_interval and not math.isnan(half) else "")
 
 
 def number(value: float) -> str:

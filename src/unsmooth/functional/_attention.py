@@ -25,11 +25,6 @@ def check_attention(attention: Tensor, mask: Tensor | None) -> None:
         check_mask(mask, torch.Size((attention.shape[0], attention.shape[2])))
 
 
-def at_least_float32(values: Tensor) -> Tensor:
-    """Half types to float32; float32 and float64 as they are."""
-    return values if values.dtype in (torch.float32, torch.float64) else values.float()
-
-
 def real_tokens(attention: Tensor, mask: Tensor | None) -> Tensor:
     """The mask, or one that is all True (batch, n)."""
     if mask is not None:

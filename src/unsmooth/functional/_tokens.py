@@ -53,11 +53,11 @@ class Tokens:
 
     def __init__(self, x: Tensor, mask: Tensor | None = None) -> None:
         check_tokens(x)
-        values = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        values = x
         if mask is not None:
             check_mask(mask, x.shape[:2])
-            values = values.masked_fill(~mask.unsqueeze(-1), 0.0)
-        self.values_BND = values
+            values = torch.where(mask.unsqueeze(-1), x, 0.0)
+        self.values_BND = at_least_float32(values)
         self.mask_BN = mask
         self.input_dtype = x.dtype
 
@@ -118,8 +118,11 @@ class Tokens:
     @computed_once
     def centred_BND(self) -> Tensor:
         """(I − Π)X, zero at padding."""
-        centred = self.values_BND - self.mean_BD.unsqueeze(1)
-        return centred if self.mask_BN is None else centred.masked_fill_(~self.mask_BN.unsqueeze(-1), 0.0)
+        if self.mask_BN is None:
+            return self.values_BND - self.mean_BD.unsqueeze(1)
+        # Padding is 0 − 0·x̄, in one pass where subtracting and masking would take two.
+        real_BN1 = self.mask_BN.to(self.values_BND.dtype).unsqueeze(-1)
+        return torch.addcmul(self.values_BND, real_BN1, self.mean_BD.unsqueeze(1), value=-1)
 
     @computed_once
     def centred_energy_B(self) -> Tensor:
@@ -186,6 +189,11 @@ def pair_of(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None) -> tupl
     if shape_x != shape_y:
         raise expected(f"`y` over the same (batch, tokens) = {shape_x} as `x`", shape_y, "two layers of one run")
     return pair
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half types to float32; float32 and float64 as they are."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
 def euclidean_norm(vectors: Tensor) -> Tensor:

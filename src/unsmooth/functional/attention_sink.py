@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.functional._attention import at_least_float32, check_attention, real_tokens
+from unsmooth.functional._attention import check_attention, real_tokens
 from unsmooth.functional._metric import metric
 from unsmooth.functional._ratios import ratio
-from unsmooth.functional._tokens import first_real
+from unsmooth.functional._tokens import at_least_float32, first_real
 
 
 @metric(

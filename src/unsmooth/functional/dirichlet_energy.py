@@ -16,6 +16,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="none: grows with the square of the scale (normalised=True: 1 − 1/n, as token_diversity)",
     degenerate="single token 0; all-zero 0",
     default=True,
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "translation", "reflection"),
 )
 def dirichlet_energy(x: Tensor | Tokens, mask: Tensor | None = None, *, normalised: bool = False) -> Tensor:

@@ -16,6 +16,7 @@ from unsmooth.functional._tokens import Tokens
     cost="O(nd·min(n, d)), float64 SVD",
     chance_note="no closed form for independent isotropic tokens; 0.8 (n = d) to 1 times min(n, d)",
     degenerate="single token 1; all-zero 0",
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def effective_rank(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from unsmooth.functional._tokens import Tokens, pair_of
     chance_note="approximately 0 between two independent sets of isotropic tokens",
     degenerate="0 where t_div(x) = 0: single token, all-zero, equal tokens",
     reads="pair",
+    rises_when_alike=True,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def escalation_rate(

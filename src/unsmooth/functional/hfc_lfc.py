@@ -30,6 +30,7 @@ def _chance(n: float, d: int) -> float:
     chance_note="about √(n − 1) for independent isotropic tokens",
     degenerate="single token 0; all-zero 0; infinite where the mean is exactly zero and the tokens are not",
     default=True,
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def hfc_lfc(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="0 for independent isotropic tokens",
     degenerate="single token 1; zero tokens count as cosine 0, so an all-zero sequence gives 0",
     default=True,
+    rises_when_alike=True,
     invariances=("permutation", "rotation", "scale", "token_scale", "reflection"),
 )
 def mean_cosine(

@@ -17,6 +17,7 @@ from unsmooth.functional._tokens import Tokens
     cost="O(n²d), a slice of rows at a time",
     chance_note="none: grows with the scale (about √(2d) for tokens of unit variance)",
     degenerate="single token 0; all-zero 0",
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "translation", "reflection"),
 )
 def mean_distance(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="min(n, d) for independent isotropic tokens",
     degenerate="single token 1; all-zero 0",
     differentiable=False,
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance: float | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="approximately √(1 − 1/n) for independent isotropic tokens",
     degenerate="single token 0; all-zero 0",
     default=True,
+    rises_when_alike=False,
     invariances=("permutation", "scale", "reflection"),
 )
 def rank_one_residual(

@@ -17,6 +17,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="1 − 1/n for independent isotropic tokens",
     degenerate="single token 0; all-zero 0",
     default=True,
+    rises_when_alike=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def token_diversity(x: Tensor | Tokens, mask: Tensor | None = None, *, squared: bool = True) -> Tensor:

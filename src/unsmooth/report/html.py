@@ -12,12 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report._files import import_extra, write_whole
+from unsmooth.files import write_whole
+from unsmooth.report.extras import import_extra
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
 
 if TYPE_CHECKING:
-    from unsmooth.scan.result import Confound, MetricCard, Scan
+    from unsmooth.scanning.result import Confound, MetricCard, Scan
 
 _PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
@@ -198,7 +199,7 @@ def _scan_facts(scan: Scan) -> str:
     if not rows:
         return "no numbers"
     counts = (
-        (len(scan.layers), "layer"),
+        (max(scan.layers), "layer"),
         (max(row.sequences for row in rows), "sequence"),
         (max(row.tokens for row in rows), "token"),
     )

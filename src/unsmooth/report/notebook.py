@@ -11,7 +11,7 @@ from unsmooth.report.charts import chart_svg, layer_chart
 from unsmooth.report.series import measured, series_of, spoken
 
 if TYPE_CHECKING:
-    from unsmooth.scan.result import Scan
+    from unsmooth.scanning.result import Scan
 
 _COLUMNS = 5
 

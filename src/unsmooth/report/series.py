@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unsmooth.errors import expected
 
 if TYPE_CHECKING:
-    from unsmooth.scan.result import Row, Scan
+    from unsmooth.scanning.result import Row, Scan
 
 # Okabe & Ito (2008), safe for colour-blind readers; without its black and yellow, which vanish on dark and white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")

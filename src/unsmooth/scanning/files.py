@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import check_writable, write_whole
 from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 FORMAT = 1
@@ -20,34 +19,10 @@ FORMAT = 1
 def save_scan(scan: Scan, folder: Path) -> Path:
     """Write the three files; the manifest last, so that a folder with a manifest is whole."""
     check_writable(folder)
-    write_text(folder / "scan.json", json.dumps(to_json(scan), indent=1, allow_nan=False))
-    write_text(folder / "scan.csv", scan.to_frame().to_csv(index=False))
-    write_text(folder / "manifest.json", json.dumps(_finite(dict(scan.manifest)), indent=1, allow_nan=False))
+    write_whole(folder / "scan.json", json.dumps(to_json(scan), indent=1, allow_nan=False))
+    write_whole(folder / "scan.csv", scan.to_frame().to_csv(index=False))
+    write_whole(folder / "manifest.json", json.dumps(_finite(dict(scan.manifest)), indent=1, allow_nan=False))
     return folder
-
-
-def check_writable(folder: Path) -> None:
-    """Create `folder` and try to write there, before any work is done for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise expected(f"a writable folder at {folder}", f"'{reason}'", "another --out folder") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write beside the target, then rename: a reader sees the old file or the new one, never half of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load_scan(folder: str | Path) -> Scan:

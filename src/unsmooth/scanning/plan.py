@@ -11,6 +11,9 @@ from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.functional import METRICS, BoundMetric, parse_metric
 from unsmooth.scanning.calling import TOKEN_CHOICES, TokenChoice
 
+HEADLINE = "mean_cosine"
+"""The metric that a scan's sentence is about unless others are asked for: the one most papers plot."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,7 +35,8 @@ def check_metrics(names: Sequence[str] | None) -> list[BoundMetric]:
     if isinstance(names, str):
         names = [names]
     if names is None:
-        return [BoundMetric(metric) for metric in METRICS.values() if metric.default]
+        defaults = [BoundMetric(metric) for metric in METRICS.values() if metric.default]
+        return sorted(defaults, key=lambda metric: metric.name != HEADLINE)
     bound = [parse_metric(name) for name in names]
     if not bound:
         raise expected("at least one metric", "none", "metrics=None for the default set")

@@ -152,7 +152,7 @@ class Scan:
         columns = [column.name for column in fields(Row)]
         return pandas.DataFrame([asdict(row) for row in self.rows], columns=columns)
 
-    def plot(self, metric: str = "mean_cosine", site: str = "residual") -> altair.Chart:
+    def plot(self, metric: str = "mean_cosine", site: str = "residual") -> altair.LayerChart:
         """The layer curve with its band, as an Altair chart: show it in a notebook, or ``.save("curve.svg")``."""
         from unsmooth.report import layer_chart
 
