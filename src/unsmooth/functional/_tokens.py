@@ -1,7 +1,8 @@
 """Tokens: one batch of token vectors, made safe once and shared by every metric.
 
-Shape suffixes: B sequences, N tokens (padded), D dimensions.
+Shape suffixes: B sequences, N tokens (padded), D dimensions, K singular values.
 """
+# ruff: noqa: N802 - the suffixes are capitals
 
 from __future__ import annotations
 
