@@ -19,22 +19,14 @@ SPECIAL: dict[str, Any] = {f"{name}_token_id": 2 for name in ("bos", "eos", "cls
 
 
 def _config(name: str, **options: Any) -> Any:
-    sizes = {
-        "vocab_size": VOCAB,
-        "hidden_size": DIM,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "max_position_embeddings": 32,
-        "pad_token_id": 1,
-    }
-    return getattr(transformers, name)(**(sizes | options))
+    sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": 24}
+    tokens = {"vocab_size": VOCAB, "max_position_embeddings": 32, "pad_token_id": 1}
+    return getattr(transformers, name)(**(sizes | tokens | options))
 
 
 def _hf(name: str, **options: Any) -> Callable[[], nn.Module]:
-    """Build ``<name>Model`` from ``<name>Config``; ``config=`` names another configuration class."""
-    config_class = options.pop("config", f"{name}Config")
-    return lambda: getattr(transformers, f"{name}Model")(_config(config_class, **options))
+    """Build ``<name>Model`` from ``<name>Config``."""
+    return lambda: getattr(transformers, f"{name}Model")(_config(f"{name}Config", **options))
 
 
 def _bert_like(host: str, name: str, variant: str = "tiny", **options: Any) -> Entry:
@@ -181,12 +173,12 @@ def _phi() -> Entry:
     )
 
 
-def _llama_like(host: str, name: str, **options: Any) -> Entry:
+def _llama_like(host: str, name: str) -> Entry:
     layer = "layers.{}"
     return Entry(
         host,
         name.lower(),
-        _hf(name, num_key_value_heads=1, head_dim=8, **SPECIAL, **options),
+        _hf(name, num_key_value_heads=1, head_dim=8, **SPECIAL),
         style="pre",
         paths={
             "normed": (f"{layer}.self_attn.v_proj", "input"),
@@ -201,7 +193,7 @@ def _llama_like(host: str, name: str, **options: Any) -> Entry:
     )
 
 
-def _gemma_sandwich(name: str, variant: str, config: str) -> Entry:
+def _gemma_sandwich(name: str, variant: str) -> Entry:
     """Gemma 2 and 3 normalise what comes out of each branch, too."""
     layer = "layers.{}"
     options = {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 4, **SPECIAL}
@@ -209,7 +201,7 @@ def _gemma_sandwich(name: str, variant: str, config: str) -> Entry:
     return Entry(
         "gemma",
         variant,
-        _hf(name, config=config, **options),
+        _hf(name, **options),
         style="pre",
         paths={
             "normed": (f"{layer}.self_attn.k_proj", "input"),
@@ -293,8 +285,8 @@ ENTRIES = (
     _llama_like("qwen", "Qwen2"),
     _llama_like("qwen", "Qwen3"),
     _llama_like("gemma", "Gemma"),
-    _gemma_sandwich("Gemma2", "gemma2", "Gemma2Config"),
-    _gemma_sandwich("Gemma3Text", "gemma3", "Gemma3TextConfig"),
+    _gemma_sandwich("Gemma2", "gemma2"),
+    _gemma_sandwich("Gemma3Text", "gemma3"),
     _vit_like("vit", "ViT", 1),
     _vit_like("deit", "DeiT", 2),
     _torch_encoder(norm_first=False, batch_first=True, floating=False),

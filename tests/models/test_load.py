@@ -175,7 +175,7 @@ def test_origin_of_a_model_that_the_user_loaded(tmp_path: Path) -> None:
     assert origin_of(saved) is None
     model = type(saved).from_pretrained(tmp_path)
     origin = known_origin(torch.nn.DataParallel(model))
-    assert origin is origin_of(model)
+    assert known_origin(model) is origin
     assert origin.id == str(tmp_path)
     assert len(origin.tokenizer) == len(checkpoints.WORDS)
     assert special_ids(model) == {0, 1, 2, 3, 4}
