@@ -118,4 +118,4 @@ def test_a_cheap_metric_builds_nothing_larger_than_its_input(name: str) -> None:
     case = inputs_for(METRICS[name], lambda x: x, n=200, d=3)
     with Recorder():
         case.measure(METRICS[name])
-    assert max(sizes) == max(tensor.numel() for tensor in case.inputs)
+    assert max(sizes) <= max(tensor.numel() for tensor in case.inputs)

@@ -129,3 +129,8 @@ def test_massive_token_rules_similarity_and_not_cosine() -> None:
     massive[:, 0] *= 1000.0
     assert uf.token_similarity(massive).item() < 0.5 * uf.token_similarity(x).item()
     torch.testing.assert_close(uf.mean_cosine(massive), uf.mean_cosine(x))
+
+
+def test_negative_attention_has_no_entropy() -> None:
+    """Differential attention has negative weights, which are no distribution: NaN and not a plausible number."""
+    assert uf.attention_entropy(torch.tensor([[[[1.2, -0.2], [0.5, 0.5]]]])).isnan().item()

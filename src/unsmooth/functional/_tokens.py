@@ -2,7 +2,6 @@
 
 Shape suffixes: B sequences, N tokens (padded), D dimensions, K singular values.
 """
-# ruff: noqa: N802 - the suffixes are capitals
 
 from __future__ import annotations
 
