@@ -6,7 +6,7 @@ Names are imported when they are first used, so that ``import unsmooth`` and ``u
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from unsmooth.models import load
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
 
-__version__ = version("unsmooth")
+try:
+    __version__ = version("unsmooth")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+source"
 
 _HOME = {
     "Scan": "unsmooth.scanning",

@@ -13,8 +13,8 @@ from torch import nn
 
 import unsmooth
 from unsmooth import UnsmoothError
-from unsmooth.scanning import Row
 from unsmooth.files import write_whole
+from unsmooth.scanning import Row
 
 
 @pytest.fixture(scope="module")

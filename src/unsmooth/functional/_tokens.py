@@ -116,6 +116,11 @@ class Tokens:
         return self.count_B * self.mean_BD.square().sum(dim=-1)
 
     @computed_once
+    def absolute_sums(self) -> tuple[Tensor, Tensor]:
+        """Σ_i |x_id| over the tokens (B, D) and Σ_d |x_id| over the features (B, N)."""
+        return absolute_sums(self.values_BND)
+
+    @computed_once
     def centred_BND(self) -> Tensor:
         """(I − Π)X, zero at padding."""
         if self.mask_BN is None:
@@ -194,6 +199,13 @@ def pair_of(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None) -> tupl
 def at_least_float32(values: Tensor) -> Tensor:
     """Half types to float32; float32 and float64 as they are."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def absolute_sums(matrix_BND: Tensor) -> tuple[Tensor, Tensor]:
+    """Column sums (B, D) and row sums (B, N) of |M|."""
+    # One copy and two sums: `vector_norm(ord=1)` is several times slower and loses digits on long input.
+    magnitude = matrix_BND.abs()
+    return magnitude.sum(dim=1), magnitude.sum(dim=-1)
 
 
 def euclidean_norm(vectors: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Which token ids are special: markers that carry no content, such as [CLS], <s> and padding."""
+"""Which token ids are special: markers that carry no content, such as [CLS], <s> and padding.
+
+A placeholder for a word, [UNK] or [MASK], is content.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from torch import nn
 
 from unsmooth.models.origin import origin_of, unwrapped
 
-_ROLES = ("bos", "eos", "pad", "cls", "sep", "mask", "decoder_start")
+_MARKERS = ("bos", "eos", "pad", "cls", "sep", "decoder_start")
+# Tokenizers call these special too, but each stands for a word of the text.
+_PLACEHOLDERS = ("unk", "mask")
 
 
 def special_ids(model: nn.Module) -> frozenset[int]:
@@ -19,13 +24,19 @@ def special_ids(model: nn.Module) -> frozenset[int]:
     """
     origin = origin_of(model)
     if origin is not None and origin.tokenizer is not None:
-        return frozenset(origin.tokenizer.all_special_ids)
+        return _of_tokenizer(origin.tokenizer)
     inner = unwrapped(model)
     return _named_in(getattr(inner, "config", None)) | _named_in(getattr(inner, "generation_config", None))
 
 
-def _named_in(config: Any) -> frozenset[int]:
-    values = [getattr(config, f"{role}_token_id", None) for role in _ROLES]
+def _of_tokenizer(tokenizer: Any) -> frozenset[int]:
+    # GPT-2 has one token for unknown, start and end: being a marker outweighs being a placeholder.
+    placeholders = _named_in(tokenizer, _PLACEHOLDERS) - _named_in(tokenizer)
+    return frozenset(tokenizer.all_special_ids) - placeholders
+
+
+def _named_in(config: Any, roles: tuple[str, ...] = _MARKERS) -> frozenset[int]:
+    values = [getattr(config, f"{role}_token_id", None) for role in roles]
     flat = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
     # bool is an int; -1 is how some configurations say that there is no such token.
     return frozenset(item for item in flat if isinstance(item, int) and not isinstance(item, bool) and item >= 0)

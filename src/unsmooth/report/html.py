@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.files import write_whole
-from unsmooth.report.extras import import_extra
 from unsmooth.report.charts import chart_config, draw
+from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
 
 if TYPE_CHECKING:

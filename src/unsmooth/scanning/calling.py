@@ -76,15 +76,20 @@ def call(model: nn.Module, inputs: RawBatch) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tokens of a batch are measured.
+    """Which tokens of a batch are measured: those of `window` where `selected_BN` is True, None for all of them.
 
-    `selected_BN` None means all of them after the first `prefix`; `real_BN` marks what is not padding.
+    `real_BN` marks what is not padding, None where nothing is known to be; `width` is the number of tokens that the
+    batch's masks speak of, None where there are none.
     """
 
-    selected_BN: Tensor | None
-    real_BN: Tensor | None
-    prefix: int
-    ids_BN: Tensor | None
+    window: slice = slice(None)
+    selected_BN: Tensor | None = None
+    real_BN: Tensor | None = None
+    ids_BN: Tensor | None = None
+    width: int | None = None
+
+
+EVERYTHING = Selection()
 
 
 def select_tokens(inputs: RawBatch, choice: TokenChoice, special_ids: frozenset[int], prefix_tokens: int) -> Selection:
@@ -94,10 +99,25 @@ def select_tokens(inputs: RawBatch, choice: TokenChoice, special_ids: frozenset[
     real = _real_tokens(fields)
     special = _special_tokens(fields, ids, special_ids) if choice == "content" else None
     selected = real if special is None else (~special if real is None else real & ~special)
-    # Masks start on the CPU, where asking is free; a mask that hides nothing costs a copy per layer.
-    if selected is not None and selected.device.type == "cpu" and bool(selected.all()):
-        selected = None
-    return Selection(selected, real, prefix_tokens if choice == "content" else 0, ids)
+    if selected is None:
+        return Selection(slice(prefix_tokens if choice == "content" else 0, None), real_BN=real, ids_BN=ids)
+    window, width = _common_window(selected), selected.shape[1]
+    if window is not None:
+        return Selection(window, real_BN=real, ids_BN=ids, width=width)
+    return Selection(selected_BN=selected, real_BN=real, ids_BN=ids, width=width)
+
+
+def _common_window(selected_BN: Tensor) -> slice | None:
+    """The one run of tokens that every sequence selects, where there is one: a view, and a mask costs a copy a layer.
+
+    Masks start on the CPU, where asking is free.
+    """
+    if selected_BN.device.type != "cpu" or not bool((selected_BN == selected_BN[:1]).all()):
+        return None
+    places = selected_BN[0].nonzero().flatten()
+    if len(places) == 0 or int(places[-1] - places[0]) + 1 != len(places):
+        return None
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def _real_tokens(fields: Mapping[str, Any]) -> Tensor | None:

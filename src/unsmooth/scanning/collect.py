@@ -12,7 +12,7 @@ from torch import Tensor
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
 from unsmooth.models.anatomy import Watch
-from unsmooth.scanning.calling import Selection
+from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds
 from unsmooth.scanning.statistics import Place, ScanState
 
@@ -41,7 +41,7 @@ class Collector:
     dim: int = 0
     _seen: dict[Place, _Seen] = field(default_factory=dict)
     _previous: dict[str, Tokens] = field(default_factory=dict)
-    _selection: Selection = field(default_factory=lambda: Selection(None, None, 0, None))
+    _selection: Selection = EVERYTHING
     _lengths_B: Tensor | None = None
     _width: int = 0
 
@@ -76,23 +76,21 @@ class Collector:
             self._previous[site] = tokens
 
     def _tokens(self, tensor: Tensor) -> Tokens:
-        selected = self._selected(tensor)
-        if selected is None:
-            return Tokens(tensor[:, self._selection.prefix :])
-        if selected.shape != tensor.shape[:2]:
+        selected, window, width = self._selected(), self._selection.window, self._selection.width
+        if width is not None and width != tensor.shape[1]:
             raise expected(
-                f"a mask of shape {tuple(tensor.shape[:2])} for the model's hidden states",
-                tuple(selected.shape),
-                'data with "attention_mask" or "token_mask" of that shape',
+                f"a mask for the {tensor.shape[1]} tokens of the model's hidden states",
+                f"one for {width}",
+                'data with "attention_mask" or "token_mask" of that width',
             )
-        return Tokens(tensor, selected.to(tensor.device, non_blocking=True))
+        if selected is None:
+            return Tokens(tensor[:, window])
+        return Tokens(tensor[:, window], selected[:, window].to(tensor.device, non_blocking=True))
 
-    def _selected(self, tensor: Tensor) -> Tensor | None:
+    def _selected(self) -> Tensor | None:
         """The batch's own mask, else the one that the model handed to its blocks."""
-        chosen, handed = self._selection.selected_BN, self.watch.real_tokens_BN if self.watch else None
-        if handed is None or self._selection.real_BN is not None:
-            return chosen
-        return handed if chosen is None else handed & chosen
+        handed = self.watch.real_tokens_BN if self.watch else None
+        return handed if self._selection.real_BN is None and handed is not None else self._selection.selected_BN
 
     def _value(self, metric: BoundMetric, site: str, tokens: Tokens) -> Tensor:
         if metric.metric.reads == "tokens":
@@ -162,14 +160,12 @@ class Collector:
     def _positions(self) -> tuple[Tensor, Tensor | None]:
         """Position of each measured token among the real ones, and its id where there are ids."""
         assert self._lengths_B is not None
-        batch, ids = self._lengths_B.shape[0], self._selection.ids_BN
+        window, ids = self._selection.window, self._selection.ids_BN
         real = self._selection.real_BN
         if real is None and self.watch is not None:
             real = self.watch.real_tokens_BN
-        if real is not None:
-            positions = (real.long().cumsum(dim=1) - 1).to(self.device)
+        if real is None:
+            positions = torch.arange(self._width, device=self.device).expand(self._lengths_B.shape[0], -1)
         else:
-            positions = torch.arange(self._width, device=self.device).expand(batch, -1)
-        if self._selected(positions) is None:
-            positions = positions[:, self._selection.prefix :]
-        return positions, None if ids is None else ids.to(self.device)
+            positions = (real.long().cumsum(dim=1) - 1).to(self.device)
+        return positions[:, window], None if ids is None else ids[:, window].to(self.device)

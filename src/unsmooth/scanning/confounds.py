@@ -22,7 +22,7 @@ from unsmooth.scanning.result import Confound, MassiveToken, OutlierDimension
 MASSIVE_TOKEN_RATIO = 5.0
 """A token is massive when its norm is at least this many times the median norm of its sequence's tokens."""
 OUTLIER_DIMENSION_RATIO = 5.0
-"""A dimension is an outlier when its root mean square over a sequence is at least this many times the median one."""
+"""A dimension is an outlier when its mean absolute value over a sequence is at least this many times the median one."""
 COSINES = ("mean_cosine", "without_massive_tokens", "without_outlier_dimensions", "without_both")
 # Later positions share the last bin.
 POSITION_BINS = 1024
@@ -51,7 +51,7 @@ def find_confounds(tokens: Tokens) -> ConfoundBatch:
     if on_cpu and not massive_BN.any():
         without_tokens = plain
     else:
-        unit_sum = torch.bmm(keep_BN.unsqueeze(1), tokens.values_BND).squeeze(1)
+        unit_sum = _weighted_sum(tokens.values_BND, keep_BN)
         without_tokens = _cosine(unit_sum, _kept(keep_BN), tokens.count_B - massive_BN.sum(dim=1))
     if on_cpu and not outlier_BD.any():
         without_dimensions, without_both = plain, without_tokens
@@ -69,20 +69,23 @@ def _massive(tokens: Tokens) -> Tensor:
 
 
 def _outliers(tokens: Tokens) -> Tensor:
-    size_BD = torch.linalg.vector_norm(tokens.values_BND, dim=1)
+    size_BD, _ = tokens.absolute_sums
     median_B1: Tensor = torch.median(size_BD, dim=1, keepdim=True).values
     return (size_BD >= OUTLIER_DIMENSION_RATIO * median_B1) & (size_BD > 0)
 
 
 def _without_dimensions(tokens: Tokens, massive_BN: Tensor, outlier_BD: Tensor) -> tuple[Tensor, Tensor]:
     rest = Tokens(tokens.values_BND * ~outlier_BD.unsqueeze(1))
-    weights_B2N = torch.stack([rest.inverse_norms_BN, rest.inverse_norms_BN * ~massive_BN], dim=1)
-    sums_B2D = torch.bmm(weights_B2N, rest.values_BND)
-    kept_B2 = (weights_B2N > 0).sum(dim=-1)
+    keep_BN = rest.inverse_norms_BN * ~massive_BN
     return (
-        _cosine(sums_B2D[:, 0], kept_B2[:, 0], tokens.count_B),
-        _cosine(sums_B2D[:, 1], kept_B2[:, 1], tokens.count_B - massive_BN.sum(dim=1)),
+        _cosine(rest.unit_sum_BD, rest.nonzero_B, tokens.count_B),
+        _cosine(_weighted_sum(rest.values_BND, keep_BN), _kept(keep_BN), tokens.count_B - massive_BN.sum(dim=1)),
     )
+
+
+def _weighted_sum(values_BND: Tensor, weights_BN: Tensor) -> Tensor:
+    # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32.
+    return (values_BND * weights_BN.unsqueeze(-1)).sum(dim=1)
 
 
 def _kept(weights_BN: Tensor) -> Tensor:

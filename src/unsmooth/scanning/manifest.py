@@ -94,7 +94,7 @@ def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str
         "tokens": f"{tokens}: {TOKEN_CHOICES[tokens]}",
         "aggregation": AGGREGATION,
         "massive_token": f"norm at least {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
-        "outlier_dimension": f"root mean square at least {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
+        "outlier_dimension": f"mean absolute value at least {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
         "precision": "statistics in float32 or better, sums over sequences in float64",
     }
 

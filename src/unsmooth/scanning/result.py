@@ -76,7 +76,7 @@ class MassiveToken:
 
 @dataclass(frozen=True)
 class OutlierDimension:
-    """A feature whose root mean square is far above the median feature's, in what share of sequences."""
+    """A feature whose mean absolute value is far above the median feature's, in what share of sequences."""
 
     dimension: int
     share: float

@@ -1,0 +1,1 @@
+"""Four real trained models, scanned by one command; see `__main__`."""

@@ -1,0 +1,214 @@
+"""The command as a user types it: output, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unsmooth
+from unsmooth.cli.app import run
+
+
+@pytest.fixture
+def page(tmp_path: Path, texts: list[str]) -> Path:
+    path = tmp_path / "page.txt"
+    path.write_text("\n\n".join(texts), encoding="utf-8")
+    return path
+
+
+def test_help_needs_no_torch():
+    program = "import sys; from unsmooth.cli.app import run; run(['--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "scan" in done.stdout
+    assert "compare" in done.stdout
+
+
+def test_scan_prints_a_table_and_a_sentence(bert_folder, page, capsys):
+    assert run(["scan", str(bert_folder), str(page)]) == 0
+    printed = capsys.readouterr()
+    assert "mean_cosine" in " ".join(printed.out.split())
+    assert "Tokens grow" in printed.out
+    assert "--out DIR" in printed.out
+    assert printed.err == ""
+
+
+def test_scan_writes_files_figures_and_report(bert_folder, page, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(["scan", str(bert_folder), str(page), "--baseline", "--sites", "all", "--out", str(out)]) == 0
+    assert str(out / "report.html") in capsys.readouterr().out.replace("\n", "")
+    assert {path.name for path in out.iterdir()} == {
+        "figures",
+        "manifest.json",
+        "report.html",
+        "scan.csv",
+        "scan.json",
+    }
+    saved = unsmooth.load_scan(out)
+    assert set(saved.sites) == {"residual", "normed", "attention", "mid", "mlp"}
+    assert saved.baseline is not None
+
+
+def test_json_is_all_of_standard_output(bert_folder, page, capsys):
+    assert (
+        run(["scan", str(bert_folder), str(page), "--json", "--metrics", "stable_rank,mean_cosine(with_self=True)"])
+        == 0
+    )
+    content = json.loads(capsys.readouterr().out)
+    assert list(content["metrics"]) == ["stable_rank", "mean_cosine(with_self=True)"]
+
+
+def test_quiet_prints_nothing(bert_folder, page, capsys):
+    assert run(["scan", str(bert_folder), str(page), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("condition", "code"), [("mean_cosine@last>0.999", 0), ("mean_cosine@last>-1", 1)])
+def test_fail_if_sets_the_exit_code(bert_folder, page, capsys, condition, code):
+    assert run(["scan", str(bert_folder), str(page), "-q", "--fail-if", condition]) == code
+    assert ("holds" in capsys.readouterr().err) == bool(code)
+
+
+def test_compare_overlays_saved_scans(bert_folder, page, tmp_path, capsys):
+    for name in ("one", "two"):
+        run(["scan", str(bert_folder), str(page), "-q", "--name", name, "--out", str(tmp_path / name)])
+    assert run(["compare", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "both")]) == 0
+    printed = capsys.readouterr().out
+    assert "one" in printed
+    assert "two" in printed
+    html = (tmp_path / "both" / "report.html").read_text(encoding="utf-8")
+    assert len(html.encode()) < 2_000_000
+    assert run(["compare", str(tmp_path / "one"), str(tmp_path / "two"), "--json"]) == 0
+    assert [item["name"] for item in json.loads(capsys.readouterr().out)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(("what", "name"), [("metrics", "mean_cosine"), ("models", "bert")])
+def test_ls(what, name, capsys):
+    assert run(["ls", what]) == 0
+    assert name in capsys.readouterr().out
+    assert run(["ls", what, "--json"]) == 0
+    assert name in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+
+
+def one_line(text: str) -> str:
+    """The error, having checked that it is a single line without a traceback."""
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scan", "BERT", "PAGE", "--metrics", "mean_cosin"], "Did you mean 'mean_cosine'"),
+        (["scan", "BERT", "PAGE", "--sites", "resid"], "Did you mean 'residual'"),
+        (["scan", "BERT", "PAGE", "--tokens", "some"], "choice of tokens"),
+        (["scan", "BERT", "PAGE", "--blocks", "nothing.*"], "modules that match"),
+        (["scan", "BERT", "PAGE", "--fail-if", "mean_cosine=1"], "a condition"),
+        (["scan", "BERT", "PAGE", "--dtype", "float31"], "float31"),
+        (["scan", "BERT", "missing.txt"], "an existing text file or folder"),
+        (["scan", "BERT", "EMPTY"], "at least one text"),
+        (["scan", "BERT", "SHORT"], "two or more tokens"),
+        (["scan", "./no-such-folder", "PAGE"], "no-such-folder"),
+        (["scan", "BERT", "PAGE", "--out", "TAKEN"], "a writable folder"),
+        (["compare", "BERT"], "at least two scans"),
+        (["compare", "BERT", "BERT"], "a folder that Scan.save wrote"),
+        (["ls", "metric"], "Did you mean 'metrics'"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(bert_folder, page, tmp_path, capsys, words, message):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("cat")
+    (tmp_path / "taken").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    places = {
+        "BERT": str(bert_folder),
+        "PAGE": str(page),
+        "EMPTY": str(tmp_path / "empty.txt"),
+        "SHORT": str(tmp_path / "short.txt"),
+        "TAKEN": str(tmp_path / "taken"),
+    }
+    assert run([places.get(word, word) for word in words]) == 2
+    printed = capsys.readouterr()
+    assert message in one_line(printed.err)
+    assert printed.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_truncated_weights_and_pickles_are_told_in_one_line(bert_folder, page, tmp_path, capsys):
+    import shutil
+
+    import torch
+
+    broken = tmp_path / "broken"
+    shutil.copytree(bert_folder, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    assert run(["scan", str(broken), str(page)]) == 2
+    assert "model.safetensors" in one_line(capsys.readouterr().err)
+    weights.unlink()
+    torch.save({}, broken / "pytorch_model.bin")
+    assert run(["scan", str(broken), str(page)]) == 2
+    assert "--allow-pickle" in one_line(capsys.readouterr().err)
+
+
+def test_debug_shows_the_traceback(bert_folder, capsys):
+    assert run(["scan", str(bert_folder), "missing.txt", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_nan_weights_end_in_a_result_and_a_failure(bert_folder, page, tmp_path, capsys):
+    from transformers import AutoTokenizer, BertModel
+
+    model = BertModel.from_pretrained(bert_folder)
+    model.encoder.layer[1].output.dense.weight.data.fill_(float("nan"))
+    model.save_pretrained(tmp_path / "nan")
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "nan")
+    assert run(["scan", str(tmp_path / "nan"), str(page), "--out", str(tmp_path / "out")]) == 1
+    assert "first at layer 2 (residual) in batch 0" in capsys.readouterr().err
+    saved = unsmooth.load_scan(tmp_path / "out")
+    assert not saved.healthy
+    assert [row.sequences for row in saved.curve()] == [5, 5, 0, 0]
+
+
+def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypatch):
+    from unsmooth.scanning import run as scanning_run
+
+    read = scanning_run.own_batches
+
+    def interrupted_after_two(*arguments):
+        for number, batch in read(*arguments):
+            if number == 2:
+                signal.raise_signal(signal.SIGINT)
+            yield number, batch
+
+    monkeypatch.setattr(scanning_run, "own_batches", interrupted_after_two)
+    out = tmp_path / "out"
+    assert run(["scan", str(bert_folder), str(page), "--batch-size", "1", "--out", str(out), "--quiet"]) == 130
+    assert f"what is done is saved in {out}" in one_line(capsys.readouterr().err)
+    saved = unsmooth.load_scan(out)
+    assert not saved.complete
+    assert saved.rows[0].sequences == 2
+    assert "Interrupted after 2 batches" in saved.notes[0]
+
+
+def test_torchrun_runs_one_scan(bert_folder, page, tmp_path):
+    words = ["-m", "unsmooth", "scan", str(bert_folder), str(page), "--batch-size", "2", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    content = json.loads(done.stdout)
+    assert content["manifest"]["processes"] == 2
+    assert content["rows"][0]["sequences"] == 5
