@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -82,7 +82,7 @@ class Selection:
     batch's masks speak of, None where there are none.
     """
 
-    window: slice = slice(None)
+    window: slice = field(default_factory=lambda: slice(None))
     selected_BN: Tensor | None = None
     real_BN: Tensor | None = None
     ids_BN: Tensor | None = None
