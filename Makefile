@@ -46,5 +46,11 @@ types: $(VENV)/installed
 unit: $(VENV)/installed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS)
 
+models: $(VENV)/minilm
+	$(BIN)/python -m benchmarks.trained_models
+
+bench: $(VENV)/minilm
+	$(BIN)/python -m benchmarks.scan_cost
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
