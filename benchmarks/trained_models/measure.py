@@ -45,7 +45,8 @@ def load(model: TrainedModel, weights: Path, wheels: Path | None) -> nn.Module:
     loaded = unsmooth.load(folder / model.file if model.file else folder, allow_pickle=model.allow_pickle)
     origin = origin_of(loaded)
     assert origin is not None  # unsmooth.load sets it
-    version = ", ".join(requirement.replace("==", " ") for requirement in model.packages)
+    ends = dict.fromkeys((model.packages[0], model.packages[-1]))
+    version = " to ".join(requirement.replace("==", " ") for requirement in ends)
     set_origin(loaded, replace(origin, id=model.name, revision=version))
     return loaded
 
