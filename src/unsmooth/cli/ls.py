@@ -9,6 +9,8 @@ import typer
 
 from unsmooth.errors import unknown_name
 
+_READS = {"tokens": "token vectors", "pair": "a layer and the one before", "attention": "attention maps"}
+
 
 def ls(
     what: Annotated[str, typer.Argument(metavar="metrics|models", help="What to list.")],
@@ -16,14 +18,14 @@ def ls(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """List the metrics or the models that unsmooth knows."""
-    kinds = {"metrics": metric_entries, "models": model_entries}
+    kinds = {"metrics": (metric_entries, print_metrics), "models": (model_entries, print_models)}
     if what not in kinds:
         raise unknown_name("list", what, kinds)
-    entries = kinds[what]()
+    entries, show = kinds[what]
     if as_json:
-        typer.echo(json.dumps(entries, ensure_ascii=False))
+        typer.echo(json.dumps(entries(), ensure_ascii=False))
     else:
-        _print(entries)
+        show(entries())
     return 0
 
 
@@ -58,23 +60,34 @@ def model_entries() -> list[dict[str, Any]]:
     ] + [{"name": "any nn.Module", "blocks": 'blocks="encoder.layers.*"', "example": "residual site only"}]
 
 
-def _print(entries: list[dict[str, Any]]) -> None:
+def print_metrics(entries: list[dict[str, Any]]) -> None:
+    """A paragraph per metric, those of the default scan first: names must stay whole to be copied."""
     from rich.console import Console
     from rich.markup import escape
+    from rich.padding import Padding
+
+    console = Console()
+    for entry in sorted(entries, key=lambda entry: not entry["default"]):
+        options = ", ".join(f"{key}={value!r}" for key, value in entry["options"].items())
+        signature = f"[bold]{entry['name']}[/bold]" + (f"[dim]({escape(options)})[/dim]" if options else "")
+        remarks = [
+            _READS[entry["reads"]],
+            escape(entry["cost"]),
+            *(["in the default scan"] if entry["default"] else []),
+        ]
+        console.print(f"{signature}  [dim]{' · '.join(remarks)}[/dim]")
+        body = f"{escape(entry['definition'])}\n[dim]chance: {escape(entry['chance'])}[/dim]"
+        console.print(Padding(body, (0, 0, 0, 4)))
+
+
+def print_models(entries: list[dict[str, Any]]) -> None:
+    """One row per family."""
+    from rich.console import Console
     from rich.table import Table
 
-    shown = [
-        key for key in ("name", "definition", "options", "cost", "default", "blocks", "example") if key in entries[0]
-    ]
-    table = Table(*shown, show_lines="definition" in shown)
+    table = Table(box=None)
+    for column in entries[0]:
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
     for entry in entries:
-        table.add_row(*(escape(_text(entry[key])) for key in shown))
+        table.add_row(*entry.values())
     Console().print(table)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item!r}" for key, item in value.items())
-    return str(value)

@@ -27,12 +27,13 @@ def weight_hash(model: nn.Module) -> str:
     for name, value in sorted(unwrapped(model).state_dict().items()):
         # Modules may keep extra state that is not a tensor; it is no weight.
         if isinstance(value, Tensor):
-            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-            _add(digest, value)
+            add_tensor(digest, name, value)
     return digest.hexdigest()
 
 
-def _add(digest: hashlib._Hash, tensor: Tensor) -> None:
+def add_tensor(digest: hashlib._Hash, name: str, tensor: Tensor) -> None:
+    """Feed a tensor to `digest`: its name, dtype, shape and bytes."""
+    digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
     flat = tensor.detach().reshape(-1)
     for start in range(0, flat.numel(), _CHUNK):
         chunk = flat[start : start + _CHUNK].cpu().contiguous()

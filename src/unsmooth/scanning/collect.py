@@ -53,14 +53,6 @@ class Collector:
 
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
         """Measure one tensor (batch, tokens, dim)."""
-        if tensor.ndim != 3:
-            raise expected(
-                f"(batch, tokens, dim) at layer {layer}, {site}",
-                tuple(tensor.shape),
-                "another blocks pattern",
-            )
-        if tensor.is_nested:
-            raise UnsmoothError("Expected padded tensors but got nested ones. Try passing padded batches with a mask.")
         tokens = self._tokens(tensor)
         if self._lengths_B is None:
             self._lengths_B, self._width, self.dim = tokens.count_B, tensor.shape[1], tensor.shape[2]

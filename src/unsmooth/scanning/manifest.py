@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unsmooth.functional import BoundMetric
 from unsmooth.models import Anatomy, origin_of, weight_hash
+from unsmooth.models.fingerprint import add_tensor
 from unsmooth.scanning.calling import TOKEN_CHOICES
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
 from unsmooth.scanning.data import RawBatch, Source
@@ -37,12 +38,8 @@ def hash_batch(batch: RawBatch) -> bytes:
     digest = hashlib.sha256()
     fields: Mapping[str, Any] = {"": batch} if isinstance(batch, Tensor) else batch
     for key in sorted(fields):
-        value = fields[key]
-        if isinstance(value, Tensor):
-            digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-            plain = value.detach().cpu().contiguous()
-            if plain.numel():
-                digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        if isinstance(fields[key], Tensor):
+            add_tensor(digest, key, fields[key])
     return digest.digest()
 
 
