@@ -10,8 +10,9 @@ from torch import nn
 import unsmooth
 from tests.scanning.test_numbers import mean_cosine_by_loop
 from unsmooth.functional import Tokens
+from unsmooth.functional._blocks import Workspace, blocks, measure
 from unsmooth.models import load
-from unsmooth.scanning.confounds import find_confounds
+from unsmooth.scanning.confounds import ConfoundBatch, find_confounds, join_confounds
 
 
 def crafted() -> torch.Tensor:
@@ -25,9 +26,13 @@ def crafted() -> torch.Tensor:
     return x
 
 
+def confounds_of(tokens: Tokens) -> ConfoundBatch:
+    return join_confounds([find_confounds(block, measure(block)) for block in blocks(tokens, Workspace())])
+
+
 def test_cosines_without_what_stands_out():
     x = crafted()
-    found = find_confounds(Tokens(x))
+    found = confounds_of(Tokens(x))
     arrays = [row.double().numpy() for row in x]
     assert found.massive_BN[0].nonzero().flatten().tolist() == [0]
     assert not found.massive_BN[1].any()
@@ -48,14 +53,14 @@ def test_padding_is_neither_massive_nor_median():
     mask = torch.ones(3, 12, dtype=torch.bool)
     mask[:, :3] = False
     padded = torch.cat([torch.full((3, 3, 16), 1e6), x], dim=1)
-    one, two = find_confounds(Tokens(x)), find_confounds(Tokens(padded, mask))
+    one, two = confounds_of(Tokens(x)), confounds_of(Tokens(padded, mask))
     torch.testing.assert_close(one.cosines_CB, two.cosines_CB, atol=1e-5, rtol=0)
     assert torch.equal(two.massive_BN[:, 3:], one.massive_BN)
     assert not two.massive_BN[:, :3].any()
 
 
 def test_ordinary_tokens_have_nothing_that_stands_out():
-    found = find_confounds(Tokens(torch.randn(4, 50, 32)))
+    found = confounds_of(Tokens(torch.randn(4, 50, 32)))
     assert not found.massive_BN.any()
     assert not found.outlier_BD.any()
     assert all(torch.equal(found.cosines_CB[0], row) for row in found.cosines_CB)

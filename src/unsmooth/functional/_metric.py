@@ -66,7 +66,8 @@ def metric(
         chance: Expected value for n independent isotropic Gaussian tokens of d features, where one exists.
         chance_note: The same in words, or why there is none.
         reads: "tokens" for x, "pair" for x and y, "attention" for attention maps.
-        default: Whether a scan measures it unasked; only O(nd) metrics may.
+        default: Whether a scan measures it unasked. Only O(nd) metrics may that, with their default options, read
+            nothing of `Tokens` but the sums that all of them share.
         differentiable: Whether gradients with respect to x exist almost everywhere and are useful.
         rises_when_alike: Whether it grows as tokens become alike, None where it may do either.
         invariances: Changes of x that leave the value as it is; each is tested.
@@ -111,6 +112,11 @@ class BoundMetric:
             return self.metric.name
         inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))
         return f"{self.metric.name}({inside})"
+
+    @property
+    def reads_only_sums(self) -> bool:
+        """Whether it can be evaluated from the shared sums, without the vectors."""
+        return self.metric.default and not self.options
 
     @property
     def definition(self) -> str:

@@ -53,13 +53,10 @@ class Tokens:
 
     def __init__(self, x: Tensor, mask: Tensor | None = None) -> None:
         check_tokens(x)
-        values = x
         if mask is not None:
             check_mask(mask, x.shape[:2])
-            values = torch.where(mask.unsqueeze(-1), x, 0.0)
-        self.values_BND = at_least_float32(values)
+        self.input_BND = x
         self.mask_BN = mask
-        self.input_dtype = x.dtype
 
     @classmethod
     def of(cls, x: Tensor | Tokens, mask: Tensor | None = None) -> Tokens:
@@ -73,15 +70,27 @@ class Tokens:
     @property
     def dim(self) -> int:
         """Number of features D."""
-        return self.values_BND.shape[-1]
+        return self.input_BND.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The working type: that of the input, at least float32."""
+        return torch.promote_types(self.input_BND.dtype, torch.float32)
+
+    @computed_once
+    def values_BND(self) -> Tensor:
+        """The vectors in the working type, zero at padding."""
+        if self.mask_BN is None:
+            return self.input_BND.to(self.dtype)
+        return torch.where(self.mask_BN.unsqueeze(-1), self.input_BND, 0.0).to(self.dtype)
 
     @computed_once
     def count_B(self) -> Tensor:
         """Real tokens per sequence."""
         if self.mask_BN is None:
-            batch, tokens, _ = self.values_BND.shape
-            return self.values_BND.new_full((batch,), float(tokens))
-        return self.mask_BN.sum(dim=1).to(self.values_BND.dtype)
+            batch, tokens, _ = self.input_BND.shape
+            return self.input_BND.new_full((batch,), float(tokens), dtype=self.dtype)
+        return self.mask_BN.sum(dim=1).to(self.dtype)
 
     @computed_once
     def mean_BD(self) -> Tensor:
@@ -96,19 +105,17 @@ class Tokens:
     @computed_once
     def inverse_norms_BN(self) -> Tensor:
         """1/‖x_i‖, and zero for a token without direction: zero tokens then count as cosine 0."""
-        positive = self.norms_BN > 0
-        return torch.where(positive, 1.0 / torch.where(positive, self.norms_BN, 1.0), 0.0)
+        return inverse(self.norms_BN)
 
     @computed_once
     def nonzero_B(self) -> Tensor:
         """Tokens per sequence that have a direction."""
-        return (self.norms_BN > 0).sum(dim=1).to(self.values_BND.dtype)
+        return (self.norms_BN > 0).sum(dim=1).to(self.dtype)
 
     @computed_once
     def unit_sum_BD(self) -> Tensor:
         """Σ_i x_i/‖x_i‖."""
-        # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32, both worth three digits.
-        return (self.values_BND * self.inverse_norms_BN.unsqueeze(-1)).sum(dim=1)
+        return weighted_sum(self.values_BND, self.inverse_norms_BN)
 
     @computed_once
     def mean_energy_B(self) -> Tensor:
@@ -121,19 +128,19 @@ class Tokens:
         return absolute_sums(self.values_BND)
 
     @computed_once
+    def centred_absolute_sums(self) -> tuple[Tensor, Tensor]:
+        """The same of (I − Π)X."""
+        return absolute_sums(self.centred_BND)
+
+    @computed_once
     def centred_BND(self) -> Tensor:
         """(I − Π)X, zero at padding."""
-        if self.mask_BN is None:
-            return self.values_BND - self.mean_BD.unsqueeze(1)
-        # Padding is 0 − 0·x̄, in one pass where subtracting and masking would take two.
-        real_BN1 = self.mask_BN.to(self.values_BND.dtype).unsqueeze(-1)
-        return torch.addcmul(self.values_BND, real_BN1, self.mean_BD.unsqueeze(1), value=-1)
+        return centre(self.values_BND, self.mean_BD, self.mask_BN)
 
     @computed_once
     def centred_energy_B(self) -> Tensor:
         """‖(I − Π)X‖_F², from the differences themselves: 1 − ‖ΠX‖²/‖X‖² would cancel near collapse."""
-        # Token by token: one float32 sum over all n·d squares loses a digit on long input.
-        return euclidean_norm(self.centred_BND).square().sum(dim=1)
+        return energy(self.centred_BND)
 
     @computed_once
     def centred_double_BND(self) -> Tensor:
@@ -173,8 +180,8 @@ class Tokens:
     @computed_once
     def has_singular_value_BK(self) -> Tensor:
         """True for the first min(real tokens, D) of K: padding adds none, however far it goes."""
-        slots = min(self.values_BND.shape[1:])
-        return torch.arange(slots, device=self.values_BND.device) < self.rank_limit_B.unsqueeze(-1)
+        slots = min(self.input_BND.shape[1:])
+        return torch.arange(slots, device=self.input_BND.device) < self.rank_limit_B.unsqueeze(-1)
 
     @computed_once
     def rank_limit_B(self) -> Tensor:
@@ -201,11 +208,38 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
-def absolute_sums(matrix_BND: Tensor) -> tuple[Tensor, Tensor]:
-    """Column sums (B, D) and row sums (B, N) of |M|."""
+def inverse(norms_BN: Tensor) -> Tensor:
+    """1/‖x_i‖, and zero where the norm is."""
+    positive = norms_BN > 0
+    return torch.where(positive, 1.0 / torch.where(positive, norms_BN, 1.0), 0.0)
+
+
+def weighted_sum(values_BND: Tensor, weights_BN: Tensor, out: Tensor | None = None) -> Tensor:
+    """Σ_i w_i x_i (B, D); `out` is room for the weighted vectors."""
+    # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32, both worth three digits.
+    return torch.mul(values_BND, weights_BN.unsqueeze(-1), out=out).sum(dim=1)
+
+
+def absolute_sums(matrix_BND: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Column sums (B, D) and row sums (B, N) of |M|; `out` is room for |M|."""
     # One copy and two sums: `vector_norm(ord=1)` is several times slower and loses digits on long input.
-    magnitude = matrix_BND.abs()
+    magnitude = torch.abs(matrix_BND, out=out)
     return magnitude.sum(dim=1), magnitude.sum(dim=-1)
+
+
+def centre(values_BND: Tensor, mean_BD: Tensor, mask_BN: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """X − 1x̄ᵀ, zero at padding; `out` is room for it."""
+    mean_B1D = mean_BD.unsqueeze(1)
+    if mask_BN is None:
+        return torch.sub(values_BND, mean_B1D, out=out)
+    # Padding is 0 − 0·x̄, in one pass where subtracting and masking would take two.
+    return torch.addcmul(values_BND, mask_BN.to(values_BND.dtype).unsqueeze(-1), mean_B1D, value=-1, out=out)
+
+
+def energy(vectors_BND: Tensor) -> Tensor:
+    """‖X‖_F² (B,)."""
+    # Token by token: one float32 sum over all n·d squares loses a digit on long input.
+    return euclidean_norm(vectors_BND).square().sum(dim=1)
 
 
 def euclidean_norm(vectors: Tensor) -> Tensor:

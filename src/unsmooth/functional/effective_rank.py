@@ -47,4 +47,4 @@ def effective_rank(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     share = ratio(singular, total.unsqueeze(-1), otherwise=0.0)
     # log 1 in place of log 0: 0·log 0 = 0, and a gradient of zero where the true one is infinite.
     entropy = -(share * torch.where(share == 0, 1.0, share).log()).sum(dim=-1)
-    return torch.where(total == 0, 0.0, entropy.exp()).to(tokens.values_BND.dtype)
+    return torch.where(total == 0, 0.0, entropy.exp()).to(tokens.dtype)

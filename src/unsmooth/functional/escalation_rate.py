@@ -50,7 +50,7 @@ def escalation_rate(
     """
     before, after = pair_of(x, y, mask)
     left = ratio(_diversity(after, squared), _diversity(before, squared), otherwise=1.0)
-    return (1.0 - left).to(before.values_BND.dtype)
+    return (1.0 - left).to(before.dtype)
 
 
 def _diversity(tokens: Tokens, squared: bool) -> Tensor:

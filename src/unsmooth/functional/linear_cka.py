@@ -53,4 +53,4 @@ def linear_cka(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = Non
         gram_x, gram_y = x_BND.mT @ x_BND, y_BND.mT @ y_BND
         shared = (y_BND.mT @ x_BND).square().sum(dim=(1, 2))
     norms = root(gram_x.square().sum(dim=(1, 2))) * root(gram_y.square().sum(dim=(1, 2)))
-    return ratio(shared, norms, otherwise=0.0).to(first.values_BND.dtype)
+    return ratio(shared, norms, otherwise=0.0).to(first.dtype)

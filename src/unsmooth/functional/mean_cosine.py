@@ -68,4 +68,4 @@ def _absolute_sum(tokens: Tokens) -> Tensor:
     total = unit_BND.new_zeros(unit_BND.shape[0])
     for rows in row_slices(unit_BND):
         total = total + (unit_BND[:, rows] @ unit_BND.mT).abs().sum(dim=(1, 2))
-    return total.to(tokens.values_BND.dtype)
+    return total.to(tokens.dtype)

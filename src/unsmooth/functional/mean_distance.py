@@ -50,7 +50,7 @@ def mean_distance(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
         counted = squared.clamp_min(0.0) * _counts(tokens, rows, later)
         total = total + root(counted).sum(dim=(1, 2))
     pairs = tokens.count_B.double() * (tokens.count_B.double() - 1.0)
-    return ratio(2.0 * total, pairs, otherwise=0.0).to(tokens.values_BND.dtype)
+    return ratio(2.0 * total, pairs, otherwise=0.0).to(tokens.dtype)
 
 
 def _counts(tokens: Tokens, rows: slice, later: slice) -> Tensor:

@@ -54,7 +54,7 @@ def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance:
         threshold = tolerance * singular[:, :1]
     else:
         raise expected("`tolerance` in [0, 1), relative to the largest singular value", tolerance, "tolerance=0.01")
-    rank = (singular > threshold).sum(dim=-1).to(tokens.values_BND.dtype)
+    rank = (singular > threshold).sum(dim=-1).to(tokens.dtype)
     # Comparing with NaN counts nothing; hand the NaN on instead of a rank of zero.
     return torch.where(singular[:, 0].isnan(), torch.nan, rank)
 
@@ -62,6 +62,6 @@ def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance:
 def _rounding_level(tokens: Tokens) -> Tensor:
     """The largest singular value that rounding could have made (batch, 1)."""
     singular = tokens.singular_values_BK
-    stored = torch.finfo(tokens.input_dtype).eps * torch.linalg.vector_norm(singular, dim=-1, keepdim=True)
+    stored = torch.finfo(tokens.input_BND.dtype).eps * torch.linalg.vector_norm(singular, dim=-1, keepdim=True)
     longest = tokens.count_B.clamp_min(float(tokens.dim)).unsqueeze(-1)
     return torch.maximum(stored, longest * torch.finfo(torch.float64).eps * singular[:, :1])

@@ -51,7 +51,7 @@ def participation_ratio(x: Tensor | Tokens, mask: Tensor | None = None, *, centr
     """
     tokens = Tokens.of(x, mask)
     values = tokens.centred_double_BND if centred else tokens.values_BND.double()
-    return participation_of(values).to(tokens.values_BND.dtype)
+    return participation_of(values).to(tokens.dtype)
 
 
 def participation_of(values_BND: Tensor) -> Tensor:

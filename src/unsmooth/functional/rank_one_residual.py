@@ -9,7 +9,7 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.functional._metric import metric
 from unsmooth.functional._ratios import diversity_of, ratio, root
-from unsmooth.functional._tokens import Tokens, absolute_sums
+from unsmooth.functional._tokens import Tokens
 
 
 @metric(
@@ -57,7 +57,7 @@ def rank_one_residual(
     if norm != "composite":
         raise expected('`norm` "composite" or "frobenius"', repr(norm), 'norm="composite"')
     whole = _squared_composite(*tokens.absolute_sums)
-    return root(ratio(_squared_composite(*absolute_sums(tokens.centred_BND)), whole, otherwise=0.0))
+    return root(ratio(_squared_composite(*tokens.centred_absolute_sums), whole, otherwise=0.0))
 
 
 def _squared_composite(columns_BD: Tensor, rows_BN: Tensor) -> Tensor:

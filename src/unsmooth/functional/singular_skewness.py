@@ -50,4 +50,4 @@ def singular_skewness(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     spread = root(deviation.square().sum(dim=-1, keepdim=True) / count)
     equal = spread <= _EQUAL * singular[:, :1]
     standardised = torch.where(equal, 0.0, deviation) / torch.where(equal, 1.0, spread)
-    return (standardised.pow(3).sum(dim=-1) / count.squeeze(-1)).to(tokens.values_BND.dtype)
+    return (standardised.pow(3).sum(dim=-1) / count.squeeze(-1)).to(tokens.dtype)

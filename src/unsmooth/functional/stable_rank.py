@@ -43,4 +43,4 @@ def stable_rank(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     largest = tokens.singular_values_BK[:, :1]
     # Relative to σ₁ before squaring, so that no scale of the input can overflow.
     relative = ratio(tokens.singular_values_BK, largest, otherwise=0.0)
-    return relative.square().sum(dim=-1).to(tokens.values_BND.dtype)
+    return relative.square().sum(dim=-1).to(tokens.dtype)

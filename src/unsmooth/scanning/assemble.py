@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from unsmooth.errors import expected
@@ -35,19 +34,19 @@ def assemble(
     state = collector.state
     if state is None:
         raise expected("at least one batch of data", "none", "data that is not empty")
-    lengths = state.lengths.cpu()
-    if not lengths.any():
+    lengths = state.length_counts()
+    if not lengths:
         raise expected(
             "at least one sequence of two or more tokens",
             f"{int(state.short)} shorter ones",
             'longer texts, or tokens="all" to count special tokens too',
         )
     sites = {site: SITES[site] for site in SITES if any(place.site == site for place in collector.places)}
-    tokens = int((lengths * torch.arange(len(lengths))).sum())
+    sequences, tokens = sum(lengths.values()), sum(length * count for length, count in lengths.items())
     manifest = {
         "created": now(),
         "model": describe_model(anatomy, model, collector.device),
-        "data": describe_data(source, digests, int(lengths.sum()), tokens),
+        "data": describe_data(source, digests, sequences, tokens),
         "definitions": describe_definitions(plan.metrics, sites, plan.tokens),
         "versions": describe_versions(),
         "seed": plan.seed,
@@ -87,7 +86,7 @@ def _rows(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]
     return tuple(sorted(rows, key=lambda row: (order.index(row.site), row.layer)))
 
 
-def _card(metric: BoundMetric, lengths: torch.Tensor, dim: int) -> MetricCard:
+def _card(metric: BoundMetric, lengths: Mapping[int, int], dim: int) -> MetricCard:
     declared = metric.metric
     return MetricCard(
         name=metric.name,
@@ -123,7 +122,7 @@ def _confounds(collector: Collector, model: nn.Module) -> tuple[Confound, ...]:
 def _notes(collector: Collector, state: ScanState, model: nn.Module) -> tuple[str, ...]:
     origin = origin_of(model)
     notes = list(origin.notes) if origin else []
-    sequences = int(state.lengths.sum())
+    sequences = sum(state.length_counts().values())
     if state.short:
         notes.append(f"{int(state.short)} sequences of fewer than two tokens were left out.")
     if state.nonfinite.any():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch import Tensor
 
 from unsmooth.functional import BoundMetric
 
@@ -13,7 +14,7 @@ _SEED = 0
 _LONGEST = 1024
 
 
-def chance_level(metric: BoundMetric, lengths: Tensor, dim: int) -> float | None:
+def chance_level(metric: BoundMetric, lengths: Mapping[int, int], dim: int) -> float | None:
     """Mean chance level over the scanned sequences, None where the metric has none.
 
     The closed form where the metric declares one; for a scale-free metric without one, or with options that
@@ -21,20 +22,18 @@ def chance_level(metric: BoundMetric, lengths: Tensor, dim: int) -> float | None
 
     Args:
         metric: The metric with its options.
-        lengths: How many sequences had 0, 1, 2, … tokens.
+        lengths: Number of tokens to number of sequences that had so many.
         dim: Number of features.
     """
-    present = lengths.nonzero().flatten().tolist()
-    if not present or metric.metric.reads != "tokens":
+    sequences = sum(lengths.values())
+    if not sequences or metric.metric.reads != "tokens":
         return None
-    weights = lengths[present].double()
     closed = metric.metric.chance
     if closed is not None and not metric.options:
-        levels = torch.tensor([closed(float(length), dim) for length in present], dtype=torch.float64)
-        return float((levels * weights).sum() / weights.sum())
+        return sum(closed(float(length), dim) * count for length, count in lengths.items()) / sequences
     if "scale" not in metric.metric.invariances:
         return None
-    mean_length = float((torch.tensor(present, dtype=torch.float64) * weights).sum() / weights.sum())
+    mean_length = sum(length * count for length, count in lengths.items()) / sequences
     generator = torch.Generator().manual_seed(_SEED)
     x = torch.randn(_SEQUENCES, min(round(mean_length), _LONGEST), dim, generator=generator)
     return float(metric(x).mean())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,19 +11,22 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
+from unsmooth.functional._blocks import Workspace, blocks, fill_in, join_sums, measure, shared_sums
 from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.calling import EVERYTHING, Selection
-from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds
+from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.statistics import Place, ScanState
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Seen:
-    """What is kept of one tensor: a few numbers per sequence."""
+    """What is kept of one tensor until its batch is over: sums per sequence.
 
-    values_MB: Tensor
-    finite_B: Tensor
-    zeros_B: Tensor
+    `direct` holds the values of metrics that read the vectors themselves, by their number.
+    """
+
+    sums: Tokens
+    direct: Mapping[int, Tensor]
     confounds: ConfoundBatch | None
 
 
@@ -42,6 +45,7 @@ class Collector:
     _seen: dict[Place, _Seen] = field(default_factory=dict)
     _previous: dict[str, Tokens] = field(default_factory=dict)
     _selection: Selection = EVERYTHING
+    _workspace: Workspace = field(default_factory=Workspace)
     _lengths_B: Tensor | None = None
     _width: int = 0
 
@@ -56,16 +60,25 @@ class Collector:
         tokens = self._tokens(tensor)
         if self._lengths_B is None:
             self._lengths_B, self._width, self.dim = tokens.count_B, tensor.shape[1], tensor.shape[2]
-        values = [self._value(metric, site, tokens) for metric in self.metrics]
-        finite = tokens.norms_BN.sum(dim=1).isfinite()
-        self._seen[Place(layer, site)] = _Seen(
-            torch.stack([value.to(values[0].dtype) for value in values]),
-            finite,
-            tokens.count_B - tokens.nonzero_B,
-            find_confounds(tokens) if site == "residual" else None,
-        )
+        confounds = self._measure(tokens, with_confounds=site == "residual")
+        direct = {
+            number: self._value(metric, site, tokens)
+            for number, metric in enumerate(self.metrics)
+            if not metric.reads_only_sums
+        }
+        self._seen[Place(layer, site)] = _Seen(shared_sums(tokens), direct, confounds)
         if any(metric.metric.reads == "pair" for metric in self.metrics):
-            self._previous[site] = tokens
+            self._previous[site] = Tokens(tokens.input_BND, tokens.mask_BN)
+
+    def _measure(self, tokens: Tokens, with_confounds: bool) -> ConfoundBatch | None:
+        """Fill in the sums that metrics share, and look for what stands out while the vectors are at hand."""
+        sums, confounds = [], []
+        for block in blocks(tokens, self._workspace):
+            sums.append(measure(block))
+            if with_confounds:
+                confounds.append(find_confounds(block, sums[-1]))
+        fill_in(tokens, sums)
+        return join_confounds(confounds) if confounds else None
 
     def _tokens(self, tensor: Tensor) -> Tokens:
         selected, window, width = self._selected(), self._selection.window, self._selection.width
@@ -75,9 +88,8 @@ class Collector:
                 f"one for {width}",
                 'data with "attention_mask" or "token_mask" of that width',
             )
-        if selected is None:
-            return Tokens(tensor[:, window])
-        return Tokens(tensor[:, window], selected[:, window].to(tensor.device, non_blocking=True))
+        mask = None if selected is None else selected[:, window].to(tensor.device, non_blocking=True)
+        return Tokens(tensor[:, window], mask)
 
     def _selected(self) -> Tensor | None:
         """The batch's own mask, else the one that the model handed to its blocks."""
@@ -123,25 +135,22 @@ class Collector:
         assert self._lengths_B is not None
         seen = [self._seen[place] for place in self.places]
         lengths_B = self._lengths_B.to(self.device)
-        self.state.update(
-            torch.stack([item.values_MB.to(self.device) for item in seen]),
-            torch.stack([item.finite_B.to(self.device) for item in seen]),
-            torch.stack([item.zeros_B.to(self.device) for item in seen]),
-            lengths_B,
-            batch,
-            self.ends,
-        )
-        position_BN, ids_BN = self._positions()
-        residual = [item for item in seen if item.confounds is not None]
-        for layer, item in enumerate(residual):
-            assert item.confounds is not None
-            found = ConfoundBatch(
-                item.confounds.cosines_CB.to(self.device),
-                item.confounds.massive_BN.to(self.device),
-                item.confounds.outlier_BD.to(self.device),
-            )
-            usable = item.finite_B.to(self.device) & (lengths_B >= 2)
-            self.confounds.update(layer, found, usable, position_BN, ids_BN)
+        sums = join_sums([item.sums for item in seen], self.device)
+        by_place = (len(seen), -1)
+        finite_KB = sums.norms_BN.sum(dim=1).isfinite().view(by_place)
+        zeros_KB = (sums.count_B - sums.nonzero_B).view(by_place)
+        values = [self._joined(number, metric, sums, seen).view(by_place) for number, metric in enumerate(self.metrics)]
+        self.state.update(torch.stack(values, dim=1), finite_KB, zeros_KB, lengths_B, batch, self.ends)
+        residual = [index for index, item in enumerate(seen) if item.confounds is not None]
+        if residual:
+            found = [item.confounds for item in seen if item.confounds is not None]
+            self.confounds.update(found, finite_KB[residual] & (lengths_B >= 2), *self._positions())
+
+    def _joined(self, number: int, metric: BoundMetric, sums: Tokens, seen: Sequence[_Seen]) -> Tensor:
+        """Values of one metric at all places, place after place."""
+        if metric.reads_only_sums:
+            return metric(sums).double()
+        return torch.cat([item.direct[number].to(self.device) for item in seen]).double()
 
     @property
     def ends(self) -> tuple[int, int] | None:

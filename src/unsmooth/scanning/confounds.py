@@ -9,14 +9,15 @@ Shape suffixes: L residual layers, B sequences, N tokens, D dimensions, C the fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from unsmooth.functional import Tokens
+from unsmooth.functional._blocks import Block, Sums
+from unsmooth.functional._tokens import euclidean_norm, inverse, weighted_sum
 from unsmooth.scanning.result import Confound, MassiveToken, OutlierDimension
 
 MASSIVE_TOKEN_RATIO = 5.0
@@ -40,62 +41,55 @@ class ConfoundBatch:
     outlier_BD: Tensor
 
 
-def find_confounds(tokens: Tokens) -> ConfoundBatch:
-    """Cosines with and without what stands out in each sequence."""
-    massive_BN = _massive(tokens)
-    outlier_BD = _outliers(tokens)
-    keep_BN = tokens.inverse_norms_BN * ~massive_BN
-    plain = _cosine(tokens.unit_sum_BD, tokens.nonzero_B, tokens.count_B)
-    # Asking the CPU is free, and most layers have nothing that stands out.
-    on_cpu = massive_BN.device.type == "cpu"
-    if on_cpu and not massive_BN.any():
-        without_tokens = plain
-    else:
-        unit_sum = _weighted_sum(tokens.values_BND, keep_BN)
-        without_tokens = _cosine(unit_sum, _kept(keep_BN), tokens.count_B - massive_BN.sum(dim=1))
-    if on_cpu and not outlier_BD.any():
-        without_dimensions, without_both = plain, without_tokens
-    else:
-        without_dimensions, without_both = _without_dimensions(tokens, massive_BN, outlier_BD)
-    cosines = torch.stack([plain, without_tokens, without_dimensions, without_both])
-    return ConfoundBatch(cosines, massive_BN, outlier_BD)
+def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
+    """Cosines with and without what stands out in each sequence; changes the block's vectors."""
+    massive_BN, outlier_BD = _massive(block, sums), _outliers(sums)
+    weights_BN = inverse(sums.norms_BN)
+    plain = _cosine(sums.unit_sum_BD, weights_BN, block.count_B)
+    some_massive, some_outlier = _may_hold(massive_BN), _may_hold(outlier_BD)
+    fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
+
+    def cosine(weights_BN: Tensor, count_B: Tensor) -> Tensor:
+        return _cosine(weighted_sum(block.values_BND, weights_BN, out=block.room_BND), weights_BN, count_B)
+
+    without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
+    without_dimensions, without_both = plain, without_tokens
+    if some_outlier:
+        weights_BN = inverse(euclidean_norm(block.values_BND.mul_(~outlier_BD.unsqueeze(1))))
+        without_dimensions = without_both = cosine(weights_BN, block.count_B)
+        if some_massive:
+            without_both = cosine(weights_BN * ~massive_BN, fewer_B)
+    return ConfoundBatch(torch.stack([plain, without_tokens, without_dimensions, without_both]), massive_BN, outlier_BD)
 
 
-def _massive(tokens: Tokens) -> Tensor:
-    norms = tokens.norms_BN
-    known = norms if tokens.mask_BN is None else norms.masked_fill(~tokens.mask_BN, torch.nan)
+def join_confounds(parts: Sequence[ConfoundBatch]) -> ConfoundBatch:
+    """The confounds of a batch from those of its blocks."""
+    if len(parts) == 1:
+        return parts[0]
+    return ConfoundBatch(
+        torch.cat([part.cosines_CB for part in parts], dim=1),
+        torch.cat([part.massive_BN for part in parts]),
+        torch.cat([part.outlier_BD for part in parts]),
+    )
+
+
+def _massive(block: Block, sums: Sums) -> Tensor:
+    norms = sums.norms_BN
+    known = norms if block.mask_BN is None else norms.masked_fill(~block.mask_BN, torch.nan)
     median_B1: Tensor = torch.nanmedian(known, dim=1, keepdim=True).values
     return (norms >= MASSIVE_TOKEN_RATIO * median_B1) & (norms > 0)
 
 
-def _outliers(tokens: Tokens) -> Tensor:
-    size_BD, _ = tokens.absolute_sums
+def _outliers(sums: Sums) -> Tensor:
+    size_BD, _ = sums.absolute_sums
     median_B1: Tensor = torch.median(size_BD, dim=1, keepdim=True).values
     return (size_BD >= OUTLIER_DIMENSION_RATIO * median_B1) & (size_BD > 0)
 
 
-def _without_dimensions(tokens: Tokens, massive_BN: Tensor, outlier_BD: Tensor) -> tuple[Tensor, Tensor]:
-    rest = Tokens(tokens.values_BND * ~outlier_BD.unsqueeze(1))
-    keep_BN = rest.inverse_norms_BN * ~massive_BN
-    return (
-        _cosine(rest.unit_sum_BD, rest.nonzero_B, tokens.count_B),
-        _cosine(_weighted_sum(rest.values_BND, keep_BN), _kept(keep_BN), tokens.count_B - massive_BN.sum(dim=1)),
-    )
-
-
-def _weighted_sum(values_BND: Tensor, weights_BN: Tensor) -> Tensor:
-    # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32.
-    return (values_BND * weights_BN.unsqueeze(-1)).sum(dim=1)
-
-
-def _kept(weights_BN: Tensor) -> Tensor:
-    return (weights_BN > 0).sum(dim=1)
-
-
-def _cosine(unit_sum_BD: Tensor, nonzero_B: Tensor, count_B: Tensor) -> Tensor:
-    """Mean cosine over pairs i ≠ j; NaN, hence not counted, where fewer than two tokens are left."""
+def _cosine(unit_sum_BD: Tensor, weights_BN: Tensor, count_B: Tensor) -> Tensor:
+    """Mean cosine over pairs i ≠ j from Σ w_i x_i, w_i = 1/‖x_i‖ or 0; NaN where fewer than two tokens are left."""
     pairs = count_B * (count_B - 1.0)
-    mean = (unit_sum_BD.square().sum(dim=-1) - nonzero_B) / pairs.clamp_min(1.0)
+    mean = (unit_sum_BD.square().sum(dim=-1) - (weights_BN > 0).sum(dim=1)) / pairs.clamp_min(1.0)
     return torch.where(pairs > 0, mean, torch.nan)
 
 
@@ -125,22 +119,23 @@ class ConfoundState(Metric):
             self.add_state(name, torch.zeros(shape, dtype=kind), dist_reduce_fx="sum")
 
     def update(
-        self, layer: int, found: ConfoundBatch, usable_B: Tensor, position_BN: Tensor, ids_BN: Tensor | None
+        self, found: Sequence[ConfoundBatch], usable_LB: Tensor, position_BN: Tensor, ids_BN: Tensor | None
     ) -> None:
-        """Add one residual layer of one batch; sequences with False in `usable_B` are left out."""
-        values_CB = found.cosines_CB.double()
-        counted = usable_B & values_CB.isfinite()
-        self.count[layer] += counted.sum(dim=-1)
-        self.total[layer] += torch.where(counted, values_CB, 0.0).sum(dim=-1)
-        self.sequences[layer] += usable_B.sum()
-        self.dimensions[layer] += (found.outlier_BD & usable_B.unsqueeze(-1)).sum(dim=0)
-        massive_BN = found.massive_BN & usable_B.unsqueeze(-1)
-        if massive_BN.device.type == "cpu" and not massive_BN.any():
-            return
-        hits = massive_BN.flatten().long()
-        self.positions[layer].scatter_add_(0, position_BN.flatten().clamp(0, POSITION_BINS - 1), hits)
-        if ids_BN is not None and self.ids.shape[1]:
-            self.ids[layer].scatter_add_(0, ids_BN.flatten().clamp(0, self.ids.shape[1] - 1), hits)
+        """Add the residual layers of one batch; sequences with False in `usable_LB` are left out."""
+        device = usable_LB.device
+        values_LCB = torch.stack([item.cosines_CB.to(device) for item in found]).double()
+        counted = usable_LB.unsqueeze(1) & values_LCB.isfinite()
+        self.count += counted.sum(dim=-1)
+        self.total += torch.where(counted, values_LCB, 0.0).sum(dim=-1)
+        self.sequences += usable_LB.sum(dim=-1)
+        outlier_LBD = torch.stack([item.outlier_BD.to(device) for item in found]) & usable_LB.unsqueeze(-1)
+        massive_LBN = torch.stack([item.massive_BN.to(device) for item in found]) & usable_LB.unsqueeze(-1)
+        self.dimensions += outlier_LBD.sum(dim=1)
+        if _may_hold(massive_LBN):
+            hits = massive_LBN.flatten(1).long()
+            _count(self.positions, position_BN, hits)
+            if ids_BN is not None and self.ids.shape[1]:
+                _count(self.ids, ids_BN, hits)
 
     def compute(self) -> ConfoundState:
         """The states themselves; torchmetrics has reduced them over ranks by now."""
@@ -163,6 +158,17 @@ class ConfoundState(Metric):
             massive_tokens=tuple(massive),
             outlier_dimensions=tuple(outliers),
         )
+
+
+def _may_hold(mask: Tensor) -> bool:
+    """Whether any entry may be True: asking a CPU is free, asking a GPU would make it wait."""
+    return mask.device.type != "cpu" or bool(mask.any())
+
+
+def _count(bins_LK: Tensor, index_BN: Tensor, hits: Tensor) -> None:
+    """Add hits (layers, sequences·tokens) to the bin that each token's index names; large indices share the last."""
+    index = index_BN.flatten().clamp(0, bins_LK.shape[1] - 1).expand_as(hits)
+    bins_LK.scatter_add_(1, index, hits)
 
 
 def _top(counts: Tensor, sequences: int) -> list[tuple[int, float]]:

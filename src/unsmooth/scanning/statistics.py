@@ -121,6 +121,11 @@ class ScanState(Metric):
         """The states themselves; torchmetrics has reduced them over ranks by now."""
         return self
 
+    def length_counts(self) -> dict[int, int]:
+        """Number of tokens to number of sequences that had so many."""
+        present = self.lengths.nonzero().flatten()
+        return {int(length): int(self.lengths[length]) for length in present}
+
     def summary(self, place: int, metric: int) -> Summary:
         """Mean and interval of one number."""
         return summarise(

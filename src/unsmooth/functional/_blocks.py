@@ -1,0 +1,132 @@
+"""What the O(nd) metrics share, computed in memory that is used again.
+
+A dozen passes over a layer's tokens cost a CPU more in page faults than in arithmetic when each pass allocates room for
+its result. Here the passes work in two rooms that stay from layer to layer, a block of sequences at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unsmooth.functional._tokens import Tokens, absolute_sums, centre, energy, euclidean_norm, inverse, weighted_sum
+
+# Numbers in a block. Smaller ones would stay in the cache, but then waking torch's threads costs more than it saves.
+_BLOCK = 1 << 22
+# The properties of `Tokens` that are filled in, each as a tensor or a pair of tensors.
+_FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
+
+
+class Workspace:
+    """Room for two blocks, used again and again; only without gradients, and by one `Tokens` at a time."""
+
+    def __init__(self) -> None:
+        self._room: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
+        """Room of the shape and device of `like`, holding whatever was left in it."""
+        key, size = (name, like.device, dtype), like.numel()
+        room = self._room.get(key)
+        if room is None or room.numel() < size:
+            room = self._room[key] = torch.empty(size, dtype=dtype, device=like.device)
+        return room[:size].view(like.shape)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some sequences of a `Tokens`: their vectors with zeros at padding, and as much room again.
+
+    Both live in a workspace: they may be changed, and are overwritten by the next block.
+    """
+
+    values_BND: Tensor
+    room_BND: Tensor
+    mask_BN: Tensor | None
+    count_B: Tensor
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is measured of a block, named after the properties of `Tokens` that it fills in."""
+
+    norms_BN: Tensor
+    mean_BD: Tensor
+    unit_sum_BD: Tensor
+    centred_energy_B: Tensor
+    absolute_sums: tuple[Tensor, Tensor]
+    centred_absolute_sums: tuple[Tensor, Tensor]
+
+
+def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:
+    """Walk through the sequences of `tokens`."""
+    x, mask = tokens.input_BND, tokens.mask_BN
+    # A GPU has an allocator of its own, and no use for pieces.
+    step = x.shape[0] if x.device.type != "cpu" else max(_BLOCK // (x.shape[1] * x.shape[2]), 1)
+    for start in range(0, x.shape[0], step):
+        rows = slice(start, start + step)
+        values = workspace.take("values", x[rows], tokens.dtype).copy_(x[rows])
+        real = None if mask is None else mask[rows]
+        if real is not None:
+            _zero_padding(values, real)
+        yield Block(values, workspace.take("room", x[rows], tokens.dtype), real, tokens.count_B[rows])
+
+
+def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
+    if values_BND.device.type == "cpu":
+        # Whole rows by index are several times faster than a choice for each element.
+        values_BND.flatten(0, 1).index_fill_(0, (~mask_BN).flatten().nonzero().flatten(), 0.0)
+    else:
+        values_BND.masked_fill_(~mask_BN.unsqueeze(-1), 0.0)
+
+
+def measure(block: Block) -> Sums:
+    """The shared sums of one block; leaves its vectors as they are."""
+    values, room = block.values_BND, block.room_BND
+    norms = euclidean_norm(values)
+    unit_sum = weighted_sum(values, inverse(norms), out=room)
+    mean = values.sum(dim=1) / block.count_B.clamp_min(1.0).unsqueeze(-1)
+    plain = absolute_sums(values, out=room)
+    centred = centre(values, mean, block.mask_BN, out=room)
+    spread = energy(centred)
+    return Sums(norms, mean, unit_sum, spread, plain, absolute_sums(centred, out=centred))
+
+
+def fill_in(tokens: Tokens, sums: Sequence[Sums]) -> None:
+    """Set the properties of `tokens` from the sums of its blocks; each would compute the same by itself."""
+    for name in _FILLED:
+        setattr(tokens, name, _join([getattr(part, name) for part in sums]))
+
+
+def _join(values: Sequence[Tensor | tuple[Tensor, ...]]) -> Tensor | tuple[Tensor, ...]:
+    """Concatenate tensors, or the first and second ones of pairs."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(list(values)) if len(values) > 1 else values[0]  # type: ignore[arg-type]
+    return tuple(torch.cat(pieces) for pieces in zip(*values, strict=True))
+
+
+def shared_sums(tokens: Tokens) -> Tokens:
+    """What was measured of `tokens`, without the vectors: whatever asks for those fails."""
+    light = Tokens(tokens.input_BND.to("meta"))
+    for name in ("count_B", *_FILLED):
+        setattr(light, name, getattr(tokens, name))
+    return light
+
+
+def join_sums(parts: Sequence[Tokens], device: torch.device) -> Tokens:
+    """The shared sums of several layers as if they were one batch.
+
+    Metrics that read nothing else are then evaluated once instead of once per layer: a call into torch costs more than
+    the few numbers it works on.
+    """
+
+    def there(value: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        return value.to(device) if isinstance(value, Tensor) else tuple(item.to(device) for item in value)
+
+    first = parts[0].input_BND
+    joined = Tokens(first.new_empty((len(parts) * first.shape[0], *first.shape[1:])))
+    for name in ("count_B", *_FILLED):
+        setattr(joined, name, _join([there(getattr(part, name)) for part in parts]))
+    return joined

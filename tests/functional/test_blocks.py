@@ -1,0 +1,67 @@
+"""What is computed block by block is what each property would compute by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unsmooth.functional import METRICS, Tokens, _blocks
+from unsmooth.functional._blocks import Workspace, blocks, fill_in, join_sums, measure, shared_sums
+
+FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
+
+
+def measure_in_blocks(tokens: Tokens, workspace: Workspace) -> None:
+    fill_in(tokens, [measure(block) for block in blocks(tokens, workspace)])
+
+
+def tokens_of(kind: str, dtype: torch.dtype) -> Tokens:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(7, 20, 6, generator=generator).to(dtype)
+    x[2, 3] = 0.0
+    if kind == "no mask":
+        return Tokens(x)
+    if kind == "a window":
+        return Tokens(x[:, 2:15])
+    mask = torch.rand(7, 20, generator=generator) > 0.4
+    mask[4] = False
+    return Tokens(torch.where(mask.unsqueeze(-1), x, torch.nan), mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["no mask", "a window", "a mask over NaN"])
+@pytest.mark.parametrize("sequences", [1, 3, 100])
+def test_blocks_fill_in_what_the_properties_compute(monkeypatch, sequences: int, kind: str, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(_blocks, "_BLOCK", sequences * 20 * 6)
+    alone, together = tokens_of(kind, dtype), tokens_of(kind, dtype)
+    measure_in_blocks(together, Workspace())
+    for name in FILLED:
+        assert name in vars(together)
+        torch.testing.assert_close(getattr(together, name), getattr(alone, name))
+    assert "values_BND" not in vars(together)
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.default])
+@pytest.mark.parametrize("kind", ["no mask", "a mask over NaN"])
+def test_default_metrics_need_nothing_but_the_sums(name: str, kind: str) -> None:
+    one, two = tokens_of(kind, torch.float32), tokens_of(kind, torch.float32)
+    two.input_BND = two.input_BND * 3.0 + 1.0
+    expected = torch.cat([METRICS[name].function(Tokens(part.input_BND, part.mask_BN)) for part in (one, two)])
+    for part in (one, two):
+        measure_in_blocks(part, Workspace())
+    joined = join_sums([shared_sums(one), shared_sums(two)], torch.device("cpu"))
+    torch.testing.assert_close(METRICS[name].function(joined), expected)
+    assert joined.input_BND.device.type == "meta"
+
+
+def test_a_workspace_is_used_again_and_leaves_no_trace() -> None:
+    workspace = Workspace()
+    wide, narrow = torch.randn(3, 9, 4), torch.randn(2, 5, 4)
+    first, second, third = Tokens(wide), Tokens(narrow), Tokens(wide)
+    for tokens in (first, second, third):
+        measure_in_blocks(tokens, workspace)
+    for name in FILLED:
+        torch.testing.assert_close(getattr(first, name), getattr(third, name), rtol=0, atol=0)
+        torch.testing.assert_close(getattr(second, name), getattr(Tokens(narrow), name))
+    room = workspace.take("values", narrow, torch.float32)
+    assert room.data_ptr() == workspace.take("values", wide, torch.float32).data_ptr()
