@@ -65,3 +65,19 @@ def test_a_workspace_is_used_again_and_leaves_no_trace() -> None:
         torch.testing.assert_close(getattr(second, name), getattr(Tokens(narrow), name))
     room = workspace.take("values", narrow, torch.float32)
     assert room.data_ptr() == workspace.take("values", wide, torch.float32).data_ptr()
+
+
+@pytest.mark.parametrize("setting", ["autocast", "medium"])
+def test_sums_stay_in_float32_whatever_products_are_allowed_to_do(setting: str) -> None:
+    tokens = Tokens(torch.randn(4, 300, 64) + 3.0)
+    exact = Tokens(tokens.input_BND.double())
+    before = torch.get_float32_matmul_precision()
+    try:
+        if setting == "medium":
+            torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu", enabled=setting == "autocast"):
+            measure_in_blocks(tokens, Workspace())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(tokens.unit_sum_BD.double(), exact.unit_sum_BD, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(tokens.mean_BD.double(), exact.mean_BD, rtol=1e-5, atol=1e-5)

@@ -47,6 +47,18 @@ class Block:
     mask_BN: Tensor | None
     count_B: Tensor
 
+    def weighted_sums(self, *weights_BN: Tensor) -> tuple[Tensor, ...]:
+        """Σ_i w_i x_i (B, D) for each of the weights."""
+        if _products_are_exact(self.values_BND):
+            return torch.bmm(torch.stack(weights_BN, dim=1), self.values_BND).unbind(dim=1)
+        return tuple(weighted_sum(self.values_BND, weights, out=self.room_BND) for weights in weights_BN)
+
+
+def _products_are_exact(values: Tensor) -> bool:
+    """Whether a matrix product, which is fastest, keeps float32: autocast, TF32 and a lower precision would not."""
+    asked_for_less = torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest"
+    return values.device.type == "cpu" and not asked_for_less
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -86,8 +98,8 @@ def measure(block: Block) -> Sums:
     """The shared sums of one block; leaves its vectors as they are."""
     values, room = block.values_BND, block.room_BND
     norms = euclidean_norm(values)
-    unit_sum = weighted_sum(values, inverse(norms), out=room)
-    mean = values.sum(dim=1) / block.count_B.clamp_min(1.0).unsqueeze(-1)
+    total, unit_sum = block.weighted_sums(torch.ones_like(norms), inverse(norms))
+    mean = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
     plain = absolute_sums(values, out=room)
     centred = centre(values, mean, block.mask_BN, out=room)
     spread = energy(centred)

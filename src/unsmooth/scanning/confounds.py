@@ -17,7 +17,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from unsmooth.functional._blocks import Block, Sums
-from unsmooth.functional._tokens import euclidean_norm, inverse, weighted_sum
+from unsmooth.functional._tokens import euclidean_norm, inverse
 from unsmooth.scanning.result import Confound, MassiveToken, OutlierDimension
 
 MASSIVE_TOKEN_RATIO = 5.0
@@ -50,7 +50,8 @@ def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
     fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
 
     def cosine(weights_BN: Tensor, count_B: Tensor) -> Tensor:
-        return _cosine(weighted_sum(block.values_BND, weights_BN, out=block.room_BND), weights_BN, count_B)
+        (unit_sum_BD,) = block.weighted_sums(weights_BN)
+        return _cosine(unit_sum_BD, weights_BN, count_B)
 
     without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
     without_dimensions, without_both = plain, without_tokens
