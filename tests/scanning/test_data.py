@@ -137,3 +137,13 @@ def test_the_data_hash_follows_the_data_and_not_the_batches(bert, texts):
 
     assert data_hash(texts) == data_hash(texts)
     assert data_hash(texts) != data_hash([*texts[:-1], "the cat"])
+
+
+def test_a_tokenizer_given_by_hand_says_what_is_special(bert):
+    tokenizer = bert.unsmooth_origin.tokenizer
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    stranger = transformers.BertModel(config)
+    found = unsmooth.scan(stranger, ["the cat sat", "a dog saw rain"], tokenizer=tokenizer, progress=False)
+    assert found.rows[0].tokens == 3 + 4

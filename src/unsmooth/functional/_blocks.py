@@ -47,17 +47,27 @@ class Block:
     mask_BN: Tensor | None
     count_B: Tensor
 
-    def weighted_sums(self, *weights_BN: Tensor) -> tuple[Tensor, ...]:
-        """Σ_i w_i x_i (B, D) for each of the weights."""
-        if _products_are_exact(self.values_BND):
-            return torch.bmm(torch.stack(weights_BN, dim=1), self.values_BND).unbind(dim=1)
-        return tuple(weighted_sum(self.values_BND, weights, out=self.room_BND) for weights in weights_BN)
+    def weighted_sums(self, *weights_BN: Tensor | None) -> tuple[Tensor, ...]:
+        """Σ_i w_i x_i (B, D) for each of the weights; None weighs all tokens alike."""
+        values = self.values_BND
+        if _products_are_exact(values):
+            ones_BN = values.new_ones(values.shape[:2])
+            rows_BKN = torch.stack([ones_BN if weights is None else weights for weights in weights_BN], dim=1)
+            return torch.bmm(rows_BKN, values).unbind(dim=1)
+        return tuple(
+            values.sum(dim=1) if weights is None else weighted_sum(values, weights, out=self.room_BND)
+            for weights in weights_BN
+        )
 
 
 def _products_are_exact(values: Tensor) -> bool:
     """Whether a matrix product, which is fastest, keeps float32: autocast, TF32 and a lower precision would not."""
-    asked_for_less = torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest"
-    return values.device.type == "cpu" and not asked_for_less
+    if values.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return False
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set through torch's newer switches, which this question may not be mixed with
+        return False
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ def measure(block: Block) -> Sums:
     """The shared sums of one block; leaves its vectors as they are."""
     values, room = block.values_BND, block.room_BND
     norms = euclidean_norm(values)
-    total, unit_sum = block.weighted_sums(torch.ones_like(norms), inverse(norms))
+    unit_sum, total = block.weighted_sums(inverse(norms), None)
     mean = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
     plain = absolute_sums(values, out=room)
     centred = centre(values, mean, block.mask_BN, out=room)

@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 from unsmooth.models.origin import origin_of, set_origin, unwrapped
 
+_GGUF_NOTE = (
+    "A GGUF file does not hold its authors' initialisation: the random weights have transformers' default scale."
+)
+
 
 def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
     """A freshly initialised copy of `model`, on the same device, in the same dtype, in eval mode.
@@ -32,7 +36,8 @@ def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
     origin = origin_of(inner)
     if origin is not None:
         name = f"{origin.id} (random weights)"
-        set_origin(fresh, dataclasses.replace(origin, id=name, revision=None, path=None, notes=()))
+        notes = (_GGUF_NOTE,) if str(origin.path).endswith(".gguf") else ()
+        set_origin(fresh, dataclasses.replace(origin, id=name, revision=None, path=None, notes=notes))
     return fresh.eval()
 
 

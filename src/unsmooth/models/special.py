@@ -16,15 +16,20 @@ _MARKERS = ("bos", "eos", "pad", "cls", "sep", "decoder_start")
 _PLACEHOLDERS = ("unk", "mask")
 
 
-def special_ids(model: nn.Module) -> frozenset[int]:
+def special_ids(model: nn.Module, tokenizer: Any | None = None) -> frozenset[int]:
     """The special token ids of `model`: its tokenizer's where it is known, else those its configuration names.
+
+    Args:
+        model: Any module.
+        tokenizer: The tokenizer in use, where it is not the one that the model came with.
 
     >>> sorted(special_ids(nn.Linear(2, 2)))
     []
     """
     origin = origin_of(model)
-    if origin is not None and origin.tokenizer is not None:
-        return _of_tokenizer(origin.tokenizer)
+    tokenizer = tokenizer or (origin.tokenizer if origin else None)
+    if tokenizer is not None:
+        return _of_tokenizer(tokenizer)
     inner = unwrapped(model)
     return _named_in(getattr(inner, "config", None)) | _named_in(getattr(inner, "generation_config", None))
 

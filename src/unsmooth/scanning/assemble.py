@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -29,6 +30,7 @@ def assemble(
     source: Source,
     digests: Sequence[bytes],
     plan: Plan,
+    tokenizer: Any | None,
 ) -> Scan:
     """Read the numbers off the sums and put their definitions beside them."""
     state = collector.state
@@ -59,7 +61,7 @@ def assemble(
         sites=sites,
         manifest=manifest,
         changes=_changes(collector, state, plan.metrics),
-        confounds=_confounds(collector, model),
+        confounds=_confounds(collector, tokenizer),
         notes=_notes(collector, state, model),
         healthy=not bool(state.nonfinite.any()),
     )
@@ -107,14 +109,13 @@ def _changes(collector: Collector, state: ScanState, metrics: Sequence[BoundMetr
     return {name: Change(item.mean, item.low, item.high, item.sequences) for name, item in found.items()}
 
 
-def _confounds(collector: Collector, model: nn.Module) -> tuple[Confound, ...]:
+def _confounds(collector: Collector, tokenizer: Any | None) -> tuple[Confound, ...]:
     if collector.confounds is None:
         return ()
-    origin = origin_of(model)
-    tokenizer = origin.tokenizer if origin else None
-    text_of: Callable[[int], str] | None = None
-    if tokenizer is not None:
-        text_of = lambda token: str(tokenizer.decode([token]))  # noqa: E731 - a def would need a name for nothing
+
+    def text_of(token: int) -> str | None:
+        return None if tokenizer is None else str(tokenizer.decode([token]))
+
     layers = [place.layer for place in collector.places if place.site == "residual"]
     return tuple(collector.confounds.confound(index, layer, text_of) for index, layer in enumerate(layers))
 

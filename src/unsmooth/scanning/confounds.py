@@ -46,12 +46,12 @@ def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
     massive_BN, outlier_BD = _massive(block, sums), _outliers(sums)
     weights_BN = inverse(sums.norms_BN)
     plain = _cosine(sums.unit_sum_BD, weights_BN, block.count_B)
-    some_massive, some_outlier = _may_hold(massive_BN), _may_hold(outlier_BD)
+    # One question to the device: most layers have nothing that stands out, and looking for more costs several passes.
+    some_massive, some_outlier = torch.stack([massive_BN.any(), outlier_BD.any()]).tolist()
     fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
 
     def cosine(weights_BN: Tensor, count_B: Tensor) -> Tensor:
-        (unit_sum_BD,) = block.weighted_sums(weights_BN)
-        return _cosine(unit_sum_BD, weights_BN, count_B)
+        return _cosine(block.weighted_sums(weights_BN)[0], weights_BN, count_B)
 
     without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
     without_dimensions, without_both = plain, without_tokens
@@ -132,7 +132,7 @@ class ConfoundState(Metric):
         outlier_LBD = torch.stack([item.outlier_BD.to(device) for item in found]) & usable_LB.unsqueeze(-1)
         massive_LBN = torch.stack([item.massive_BN.to(device) for item in found]) & usable_LB.unsqueeze(-1)
         self.dimensions += outlier_LBD.sum(dim=1)
-        if _may_hold(massive_LBN):
+        if massive_LBN.any():
             hits = massive_LBN.flatten(1).long()
             _count(self.positions, position_BN, hits)
             if ids_BN is not None and self.ids.shape[1]:
@@ -142,13 +142,13 @@ class ConfoundState(Metric):
         """The states themselves; torchmetrics has reduced them over ranks by now."""
         return self
 
-    def confound(self, index: int, layer: int, text_of: Callable[[int], str] | None) -> Confound:
+    def confound(self, index: int, layer: int, text_of: Callable[[int], str | None]) -> Confound:
         """Read one layer off the sums."""
         means = dict(zip(COSINES, (self.total[index] / self.count[index]).tolist(), strict=True))
         sequences = max(int(self.sequences[index]), 1)
         massive = [MassiveToken(position, share) for position, share in _top(self.positions[index], sequences)]
-        if text_of is not None:
-            massive += [MassiveToken(None, share, text_of(token)) for token, share in _top(self.ids[index], sequences)]
+        named = [(text_of(token), share) for token, share in _top(self.ids[index], sequences)]
+        massive += [MassiveToken(None, share, text) for text, share in named if text is not None]
         outliers = [OutlierDimension(number, share) for number, share in _top(self.dimensions[index], sequences)]
         return Confound(
             layer=layer,
@@ -159,11 +159,6 @@ class ConfoundState(Metric):
             massive_tokens=tuple(massive),
             outlier_dimensions=tuple(outliers),
         )
-
-
-def _may_hold(mask: Tensor) -> bool:
-    """Whether any entry may be True: asking a CPU is free, asking a GPU would make it wait."""
-    return mask.device.type != "cpu" or bool(mask.any())
 
 
 def _count(bins_LK: Tensor, index_BN: Tensor, hits: Tensor) -> None:

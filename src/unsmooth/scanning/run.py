@@ -114,21 +114,22 @@ def scan(
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
-    found = _scan_once(module, source, plan, label="scan")
-    return _with_baseline(found, module, source, plan) if baseline else found
+    found = _scan_once(module, source, plan, how.tokenizer, label="scan")
+    return _with_baseline(found, module, source, plan, how.tokenizer) if baseline else found
 
 
-def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan) -> Scan:
+def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan, tokenizer: Any | None) -> Scan:
     random = with_random_weights(module, plan.seed)
+    plan = replace(plan, name=f"{found.name} (random weights)")
     try:
-        other = _scan_once(random, source, replace(plan, name=f"{found.name} (random weights)"), label="random weights")
+        other = _scan_once(random, source, plan, tokenizer, label="random weights")
     except ScanInterrupted:
         raise ScanInterrupted(replace(found, notes=(*found.notes, "Interrupted before the baseline."))) from None
-    compared = replace(found, baseline=other)
+    compared = replace(found, baseline=other, notes=(*found.notes, *other.notes))
     return replace(compared, sentence=one_sentence(compared))
 
 
-def _scan_once(module: nn.Module, source: Source, plan: Plan, label: str) -> Scan:
+def _scan_once(module: nn.Module, source: Source, plan: Plan, tokenizer: Any | None, label: str) -> Scan:
     anatomy = find_anatomy(module, plan.blocks)
     core = transformers_core(module, anatomy)
     entry = module if core is None else core
@@ -139,13 +140,13 @@ def _scan_once(module: nn.Module, source: Source, plan: Plan, label: str) -> Sca
         digests: dict[int, bytes] = {}
         interrupted = False
         try:
-            _read_all(anatomy, core, source, plan, collector, digests, special_ids(module), label)
+            _read_all(anatomy, core, source, plan, collector, digests, special_ids(module, tokenizer), label)
         except KeyboardInterrupt:
             interrupted = True
         in_order = [digests[number] for number in sorted(digests)] if interrupted else merge(collector, digests)
         if interrupted and collector.state is None:
             raise ScanInterrupted(None)
-        result = assemble(collector, anatomy, module, source, in_order, plan)
+        result = assemble(collector, anatomy, module, source, in_order, plan, tokenizer)
     if interrupted:
         note = f"Interrupted after {len(digests)} batches: the numbers are those of what was read."
         raise ScanInterrupted(replace(result, complete=False, notes=(note, *result.notes)))
