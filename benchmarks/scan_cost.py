@@ -183,6 +183,12 @@ def memory_ratios(name: str, tokens: int, batches: int, size: int) -> dict[str, 
     }
 
 
+def tell(row: dict[str, object]) -> dict[str, object]:
+    """Say how it goes: the whole run takes half an hour."""
+    print({key: value for key, value in row.items() if key != "scan_rounds"}, file=sys.stderr, flush=True)
+    return row
+
+
 def show(results: dict[str, list[dict[str, object]]]) -> None:
     """Print both tables."""
     print(f"{'model':28}{'tokens':>8}{'plain s':>10}{'scan':>8}{'n×n':>8}")
@@ -214,11 +220,11 @@ def main() -> None:
     for name in MODELS:
         rounds, batches = (1, 2) if arguments.quick else EFFORT[name]
         for tokens in TOKENS:
-            results["time"].append(time_ratios(name, tokens, rounds, batches))
+            results["time"].append(tell(time_ratios(name, tokens, rounds, batches)))
             size = max(TOKENS_PER_BATCH // tokens, 1)
-            results["memory"].append(memory_ratios(name, tokens, 10 if not arguments.quick else 2, size))
+            results["memory"].append(tell(memory_ratios(name, tokens, 10 if not arguments.quick else 2, size)))
     small = next(iter(MODELS))
-    results["memory"] += [memory_ratios(small, 128, count, 4) for count in (10, many)]
+    results["memory"] += [tell(memory_ratios(small, 128, count, 4)) for count in (10, many)]
     show(results)
     machine = {
         "cores": os.cpu_count(),

@@ -94,3 +94,12 @@ def test_folders_that_hold_no_scan(tmp_path, content, message):
         (tmp_path / "scan.json").write_text(content)
     with pytest.raises(UnsmoothError, match=message):
         unsmooth.load_scan(tmp_path)
+
+
+def test_the_first_metric_is_drawn_unless_another_is_named():
+    one = unsmooth.scan(
+        nn.Sequential(nn.Identity()), torch.randn(2, 4, 8), blocks="*", metrics=["stable_rank"], progress=False
+    )
+    assert "stable_rank" in json.dumps(one.plot().to_dict())
+    assert one.curve() == one.rows
+    assert "stable_rank" in one._repr_html_()

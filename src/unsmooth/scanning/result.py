@@ -135,8 +135,9 @@ class Scan:
         """Layer numbers in order."""
         return tuple(sorted({row.layer for row in self.rows}))
 
-    def curve(self, metric: str = "mean_cosine", site: str = "residual") -> tuple[Row, ...]:
-        """The rows of one metric at one site, by layer."""
+    def curve(self, metric: str | None = None, site: str = "residual") -> tuple[Row, ...]:
+        """The rows of one metric, by default the first, at one site, by layer."""
+        metric = metric or next(iter(self.metrics))
         if metric not in self.metrics:
             raise unknown_name("metric of this scan", metric, self.metrics)
         found = tuple(row for row in self.rows if row.metric == metric and row.site == site)
@@ -152,11 +153,11 @@ class Scan:
         columns = [column.name for column in fields(Row)]
         return pandas.DataFrame([asdict(row) for row in self.rows], columns=columns)
 
-    def plot(self, metric: str = "mean_cosine", site: str = "residual") -> altair.LayerChart:
+    def plot(self, metric: str | None = None, site: str = "residual") -> altair.LayerChart:
         """The layer curve with its band, as an Altair chart: show it in a notebook, or ``.save("curve.svg")``."""
         from unsmooth.report import layer_chart
 
-        return layer_chart([self], metric, site)
+        return layer_chart([self], metric or next(iter(self.metrics)), site)
 
     def _repr_html_(self) -> str:
         from unsmooth.report import notebook_html
