@@ -150,6 +150,8 @@ def peak_memory(name: str, tokens: int, way: str, batches: int, size: int) -> fl
 
 def child(name: str, tokens: int, way: str, batches: int, size: int) -> None:
     """Run one way and print this process's peak resident size in MiB."""
+    import unsmooth.scanning
+
     model = MODELS[name]()
     # One batch at a time, so that the data itself does not grow with the number of batches.
     data = make_batches(tokens, 1, size)

@@ -6,6 +6,7 @@ its result. Here the passes work in two rooms that stay from layer to layer, a b
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,15 @@ class Workspace:
         key, size = (name, like.device, dtype), like.numel()
         room = self._room.get(key)
         if room is None or room.numel() < size:
-            room = self._room[key] = torch.empty(size, dtype=dtype, device=like.device)
+            room = self._room[key] = _make_room(size, dtype, like.device)
         return room[:size].view(like.shape)
+
+
+def _make_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of its own: on the heap it would lie between the model's buffers for good, and the heap would grow."""
+    if device.type != "cpu":
+        return torch.empty(size, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize), dtype=dtype)
 
 
 @dataclass(frozen=True)
