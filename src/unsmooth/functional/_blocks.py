@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from unsmooth.functional._tokens import Tokens, absolute_sums, centre, energy, e
 
 # Numbers in a block. Smaller ones would stay in the cache, but then waking torch's threads costs more than it saves.
 _BLOCK = 1 << 22
-# The properties of `Tokens` that are filled in, each as a tensor or a pair of tensors.
-_FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
 
 
 class Workspace:
@@ -88,6 +86,10 @@ class Sums:
     centred_energy_B: Tensor
     absolute_sums: tuple[Tensor, Tensor]
     centred_absolute_sums: tuple[Tensor, Tensor]
+
+
+# The properties of `Tokens` that are filled in.
+_FILLED = tuple(field.name for field in fields(Sums))
 
 
 def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:

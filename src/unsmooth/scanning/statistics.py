@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torchmetrics import Metric
 
-# Longer sequences share the last bin; only chance levels depend on it.
+# Longer sequences share the last bin; only chance levels and the manifest's token count depend on it.
 LENGTH_BINS = 131_072
 
 
