@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unsmooth.functional import METRICS, Tokens, _blocks
-from unsmooth.functional._blocks import Workspace, blocks, fill_in, join_sums, measure, shared_sums
+from unsmooth.functional._blocks import Shelf, Workspace, blocks, fill_in, join_sums, measure, shared_sums
 
 FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
 
@@ -49,7 +49,8 @@ def test_default_metrics_need_nothing_but_the_sums(name: str, kind: str) -> None
     expected = torch.cat([METRICS[name].function(Tokens(part.input_BND, part.mask_BN)) for part in (one, two)])
     for part in (one, two):
         measure_in_blocks(part, Workspace())
-    joined = join_sums([shared_sums(one), shared_sums(two)], torch.device("cpu"))
+    shelf = Shelf()
+    joined = join_sums([shared_sums(one, shelf), shared_sums(two, shelf)], torch.device("cpu"))
     torch.testing.assert_close(METRICS[name].function(joined), expected)
     assert joined.input_BND.device.type == "meta"
 
@@ -81,3 +82,19 @@ def test_sums_stay_in_float32_whatever_products_are_allowed_to_do(setting: str) 
         torch.set_float32_matmul_precision(before)
     torch.testing.assert_close(tokens.unit_sum_BD.double(), exact.unit_sum_BD, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(tokens.mean_BD.double(), exact.mean_BD, rtol=1e-5, atol=1e-5)
+
+
+def test_a_shelf_keeps_what_is_put_on_it_until_it_is_cleared(monkeypatch) -> None:
+    monkeypatch.setattr(_blocks, "_SLAB", 4096)
+    shelf = Shelf()
+    tensors = [torch.randn(3, 5), torch.randn(7).double(), torch.rand(2, 3) > 0.5, torch.randn(40, 50), torch.empty(0)]
+    kept = [shelf.keep(tensor) for tensor in tensors]
+    copies = [tensor.clone() for tensor in tensors]
+    for tensor in tensors:
+        tensor.zero_()
+    for found, expected in zip(kept, copies, strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+    shelf.clear()
+    again = shelf.keep(torch.ones(3, 5))
+    assert again.data_ptr() == kept[0].data_ptr()

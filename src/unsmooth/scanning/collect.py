@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
-from unsmooth.functional._blocks import Workspace, blocks, fill_in, join_sums, measure, shared_sums
+from unsmooth.functional._blocks import Shelf, Workspace, blocks, fill_in, join_sums, measure, shared_sums
 from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds, join_confounds
@@ -46,6 +46,7 @@ class Collector:
     _previous: dict[str, Tokens] = field(default_factory=dict)
     _selection: Selection = EVERYTHING
     _workspace: Workspace = field(default_factory=Workspace)
+    _shelf: Shelf = field(default_factory=Shelf)
     _lengths_B: Tensor | None = None
     _width: int = 0
 
@@ -53,6 +54,7 @@ class Collector:
         """Start a batch."""
         self._seen.clear()
         self._previous.clear()
+        self._shelf.clear()
         self._selection, self._lengths_B = selection, None
 
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
@@ -66,7 +68,7 @@ class Collector:
             for number, metric in enumerate(self.metrics)
             if not metric.reads_only_sums
         }
-        self._seen[Place(layer, site)] = _Seen(shared_sums(tokens), direct, confounds)
+        self._seen[Place(layer, site)] = _Seen(shared_sums(tokens, self._shelf), direct, confounds)
         if any(metric.metric.reads == "pair" for metric in self.metrics):
             self._previous[site] = Tokens(tokens.input_BND, tokens.mask_BN)
 
@@ -78,7 +80,7 @@ class Collector:
             if with_confounds:
                 confounds.append(find_confounds(block, sums[-1]))
         fill_in(tokens, sums)
-        return join_confounds(confounds) if confounds else None
+        return join_confounds(confounds).on(self._shelf) if confounds else None
 
     def _tokens(self, tensor: Tensor) -> Tokens:
         selected, window, width = self._selected(), self._selection.window, self._selection.width

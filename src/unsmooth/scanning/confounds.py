@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from unsmooth.functional._blocks import Block, Sums
+from unsmooth.functional._blocks import Block, Shelf, Sums
 from unsmooth.functional._tokens import euclidean_norm, inverse
 from unsmooth.scanning.result import Confound, MassiveToken, OutlierDimension
 
@@ -39,6 +39,10 @@ class ConfoundBatch:
     cosines_CB: Tensor
     massive_BN: Tensor
     outlier_BD: Tensor
+
+    def on(self, shelf: Shelf) -> ConfoundBatch:
+        """The same, kept on a shelf."""
+        return ConfoundBatch(shelf.keep(self.cosines_CB), shelf.keep(self.massive_BN), shelf.keep(self.outlier_BD))
 
 
 def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
