@@ -27,7 +27,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class ValueProjection:
-    """What an attention layer does to values, in the row-vector convention: out = Σ_h A_h (X w_v[h] + b_v[h]) w_o[h] + b_o.
+    """What an attention layer does to values: out = Σ_h A_h (X w_v[h] + b_v[h]) w_o[h] + b_o, tokens as rows.
 
     Args:
         w_v: (query heads, d, d_h), expanded for grouped heads.
