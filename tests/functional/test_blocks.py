@@ -7,6 +7,7 @@ import torch
 
 from unsmooth.functional import METRICS, Tokens, _blocks
 from unsmooth.functional._blocks import Shelf, Workspace, blocks, fill_in, join_sums, measure, shared_sums
+from unsmooth.scanning.confounds import find_confounds
 
 FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
 
@@ -25,11 +26,13 @@ def tokens_of(kind: str, dtype: torch.dtype) -> Tokens:
         return Tokens(x[:, 2:15])
     mask = torch.rand(7, 20, generator=generator) > 0.4
     mask[4] = False
+    if kind == "a mask over numbers":
+        return Tokens(torch.where(mask.unsqueeze(-1), x, 1e4), mask)
     return Tokens(torch.where(mask.unsqueeze(-1), x, torch.nan), mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["no mask", "a window", "a mask over NaN"])
+@pytest.mark.parametrize("kind", ["no mask", "a window", "a mask over NaN", "a mask over numbers"])
 @pytest.mark.parametrize("sequences", [1, 3, 100])
 def test_blocks_fill_in_what_the_properties_compute(monkeypatch, sequences: int, kind: str, dtype: torch.dtype) -> None:
     monkeypatch.setattr(_blocks, "_BLOCK", sequences * 20 * 6)
@@ -42,7 +45,7 @@ def test_blocks_fill_in_what_the_properties_compute(monkeypatch, sequences: int,
 
 
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.default])
-@pytest.mark.parametrize("kind", ["no mask", "a mask over NaN"])
+@pytest.mark.parametrize("kind", ["no mask", "a mask over NaN", "a mask over numbers"])
 def test_default_metrics_need_nothing_but_the_sums(name: str, kind: str) -> None:
     one, two = tokens_of(kind, torch.float32), tokens_of(kind, torch.float32)
     two.input_BND = two.input_BND * 3.0 + 1.0
@@ -64,8 +67,8 @@ def test_a_workspace_is_used_again_and_leaves_no_trace() -> None:
     for name in FILLED:
         torch.testing.assert_close(getattr(first, name), getattr(third, name), rtol=0, atol=0)
         torch.testing.assert_close(getattr(second, name), getattr(Tokens(narrow), name))
-    room = workspace.take("values", narrow, torch.float32)
-    assert room.data_ptr() == workspace.take("values", wide, torch.float32).data_ptr()
+    room = workspace.take("room", narrow, torch.float32)
+    assert room.data_ptr() == workspace.take("room", wide, torch.float32).data_ptr()
 
 
 @pytest.mark.parametrize("setting", ["autocast", "medium"])
@@ -98,3 +101,14 @@ def test_a_shelf_keeps_what_is_put_on_it_until_it_is_cleared(monkeypatch) -> Non
     shelf.clear()
     again = shelf.keep(torch.ones(3, 5))
     assert again.data_ptr() == kept[0].data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["no mask", "a window", "a mask over NaN", "a mask over numbers"])
+def test_what_is_measured_is_never_changed(kind: str) -> None:
+    tokens = tokens_of(kind, torch.float32)
+    tokens.input_BND[:, 5] *= 100.0
+    tokens.input_BND[..., 2] *= 100.0
+    before = tokens.input_BND.clone()
+    for block in blocks(tokens, Workspace()):
+        find_confounds(block, measure(block))
+    torch.testing.assert_close(tokens.input_BND, before, rtol=0, atol=0, equal_nan=True)

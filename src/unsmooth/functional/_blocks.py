@@ -1,7 +1,7 @@
 """What the O(nd) metrics share, computed in memory that is used again.
 
 A dozen passes over a layer's tokens cost a CPU more in page faults than in arithmetic when each pass allocates room for
-its result. Here the passes work in two rooms that stay from layer to layer, a block of sequences at a time.
+its result. Here the passes work in rooms that stay from layer to layer, a block of sequences at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from unsmooth.functional._tokens import Tokens, absolute_sums, centre, energy, euclidean_norm, inverse, weighted_sum
+from unsmooth.functional._tokens import Tokens, absolute_sums, centre, euclidean_norm, inverse, weighted_sum
 
 # Numbers in a block. Smaller ones would stay in the cache, but then waking torch's threads costs more than it saves.
 _BLOCK = 1 << 22
@@ -23,7 +23,7 @@ _ALIGNED = 64
 
 
 class Workspace:
-    """Room for two blocks, used again and again; only without gradients, and by one `Tokens` at a time."""
+    """Room for blocks, used again and again; only without gradients, and by one `Tokens` at a time."""
 
     def __init__(self) -> None:
         self._room: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
@@ -75,27 +75,42 @@ def _make_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Block:
-    """Some sequences of a `Tokens`: their vectors with zeros at padding, and as much room again.
+    """Some sequences of a `Tokens`: their vectors, which are not to be changed, and as much room to work in.
 
-    Both live in a workspace: they may be changed, and are overwritten by the next block.
+    `norms_BN` is zero at padding. `weight_BN` is 0 at padding and 1 elsewhere, None where the vectors at padding are
+    zero already. The room lives in a workspace and is overwritten by the next block.
     """
 
     values_BND: Tensor
     room_BND: Tensor
     mask_BN: Tensor | None
+    weight_BN: Tensor | None
+    norms_BN: Tensor
     count_B: Tensor
 
     def weighted_sums(self, *weights_BN: Tensor | None) -> tuple[Tensor, ...]:
-        """Σ_i w_i x_i (B, D) for each of the weights; None weighs all tokens alike."""
+        """Σ_i w_i x_i (B, D) for each of the weights, which are zero at padding; None weighs all real tokens alike."""
         values = self.values_BND
         if _products_are_exact(values):
-            ones_BN = values.new_ones(values.shape[:2])
-            rows_BKN = torch.stack([ones_BN if weights is None else weights for weights in weights_BN], dim=1)
+            alike_BN = values.new_ones(values.shape[:2]) if self.weight_BN is None else self.weight_BN
+            rows_BKN = torch.stack([alike_BN if weights is None else weights for weights in weights_BN], dim=1)
             return torch.bmm(rows_BKN, values).unbind(dim=1)
         return tuple(
             values.sum(dim=1) if weights is None else weighted_sum(values, weights, out=self.room_BND)
             for weights in weights_BN
         )
+
+    def absolute_sums(self, matrix_BND: Tensor) -> tuple[Tensor, Tensor]:
+        """Column sums (B, D) and row sums (B, N) of |M| over real tokens; leaves |M| in the room."""
+        if self.weight_BN is None:
+            return absolute_sums(matrix_BND, out=self.room_BND)
+        magnitude = torch.abs(matrix_BND, out=self.room_BND)
+        columns = torch.bmm(self.weight_BN.unsqueeze(1), magnitude).squeeze(1)
+        return columns, self.at_real(magnitude.sum(dim=-1))
+
+    def at_real(self, numbers_BN: Tensor) -> Tensor:
+        """The numbers of real tokens, zero at padding."""
+        return numbers_BN if self.weight_BN is None else numbers_BN * self.weight_BN
 
 
 def _products_are_exact(values: Tensor) -> bool:
@@ -131,11 +146,35 @@ def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:
     step = x.shape[0] if x.device.type != "cpu" else max(_BLOCK // (x.shape[1] * x.shape[2]), 1)
     for start in range(0, x.shape[0], step):
         rows = slice(start, start + step)
-        values = workspace.take("values", x[rows], tokens.dtype).copy_(x[rows])
         real = None if mask is None else mask[rows]
-        if real is not None:
-            _zero_padding(values, real)
-        yield Block(values, workspace.take("room", x[rows], tokens.dtype), real, tokens.count_B[rows])
+        count = tokens.count_B[rows]
+        room = workspace.take("room", x[rows], tokens.dtype)
+        yield _as_they_are(x[rows], real, count, room, tokens.dtype) or _copied(x[rows], real, count, room, workspace)
+
+
+def _as_they_are(
+    x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, room_BND: Tensor, dtype: torch.dtype
+) -> Block | None:
+    """A block without a copy, for which weights keep padding out; None where that would not do.
+
+    Zero times NaN is NaN: padding must be finite. Weighted sums must be exact as matrix products.
+    """
+    if x_BND.dtype != dtype or not _products_are_exact(x_BND):
+        return None
+    norms = euclidean_norm(x_BND)
+    if mask_BN is None:
+        return Block(x_BND, room_BND, None, None, norms, count_B)
+    if not bool(norms.isfinite().all()):
+        return None
+    weight = mask_BN.to(dtype)
+    return Block(x_BND, room_BND, mask_BN, weight, norms * weight, count_B)
+
+
+def _copied(x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, room_BND: Tensor, workspace: Workspace) -> Block:
+    values = workspace.take("values", x_BND, room_BND.dtype).copy_(x_BND)
+    if mask_BN is not None:
+        _zero_padding(values, mask_BN)
+    return Block(values, room_BND, mask_BN, None, euclidean_norm(values), count_B)
 
 
 def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
@@ -147,15 +186,14 @@ def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
 
 
 def measure(block: Block) -> Sums:
-    """The shared sums of one block; leaves its vectors as they are."""
-    values, room = block.values_BND, block.room_BND
-    norms = euclidean_norm(values)
+    """The shared sums of one block."""
+    values, norms = block.values_BND, block.norms_BN
     unit_sum, total = block.weighted_sums(inverse(norms), None)
     mean = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
-    plain = absolute_sums(values, out=room)
-    centred = centre(values, mean, block.mask_BN, out=room)
-    spread = energy(centred)
-    return Sums(norms, mean, unit_sum, spread, plain, absolute_sums(centred, out=centred))
+    plain = block.absolute_sums(values)
+    centred = centre(values, mean, block.mask_BN, out=block.room_BND)
+    spread = block.at_real(euclidean_norm(centred)).square().sum(dim=1)
+    return Sums(norms, mean, unit_sum, spread, plain, block.absolute_sums(centred))
 
 
 def fill_in(tokens: Tokens, sums: Sequence[Sums]) -> None:

@@ -10,7 +10,7 @@ Shape suffixes: L residual layers, B sequences, N tokens, D dimensions, C the fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class ConfoundBatch:
 
 
 def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
-    """Cosines with and without what stands out in each sequence; changes the block's vectors."""
+    """Cosines with and without what stands out in each sequence."""
     massive_BN, outlier_BD = _massive(block, sums), _outliers(sums)
     weights_BN = inverse(sums.norms_BN)
     plain = _cosine(sums.unit_sum_BD, weights_BN, block.count_B)
@@ -54,17 +54,25 @@ def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
     some_massive, some_outlier = torch.stack([massive_BN.any(), outlier_BD.any()]).tolist()
     fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
 
-    def cosine(weights_BN: Tensor, count_B: Tensor) -> Tensor:
+    def cosine(block: Block, weights_BN: Tensor, count_B: Tensor) -> Tensor:
         return _cosine(block.weighted_sums(weights_BN)[0], weights_BN, count_B)
 
-    without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
+    without_tokens = cosine(block, weights_BN * ~massive_BN, fewer_B) if some_massive else plain
     without_dimensions, without_both = plain, without_tokens
     if some_outlier:
-        weights_BN = inverse(euclidean_norm(block.values_BND.mul_(~outlier_BD.unsqueeze(1))))
-        without_dimensions = without_both = cosine(weights_BN, block.count_B)
+        cut = _without_dimensions(block, outlier_BD)
+        weights_BN = inverse(cut.norms_BN)
+        without_dimensions = without_both = cosine(cut, weights_BN, block.count_B)
         if some_massive:
-            without_both = cosine(weights_BN * ~massive_BN, fewer_B)
+            without_both = cosine(cut, weights_BN * ~massive_BN, fewer_B)
     return ConfoundBatch(torch.stack([plain, without_tokens, without_dimensions, without_both]), massive_BN, outlier_BD)
+
+
+def _without_dimensions(block: Block, outlier_BD: Tensor) -> Block:
+    """The block with zeros at outlier dimensions, in its room; the weighing that a GPU does needs another one."""
+    values = torch.mul(block.values_BND, ~outlier_BD.unsqueeze(1), out=block.room_BND)
+    room = block.room_BND if block.values_BND.device.type == "cpu" else torch.empty_like(values)
+    return replace(block, values_BND=values, room_BND=room, norms_BN=block.at_real(euclidean_norm(values)))
 
 
 def join_confounds(parts: Sequence[ConfoundBatch]) -> ConfoundBatch:
