@@ -6,27 +6,13 @@ name other modules than the host does, so that an agreement means something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import transformers
 from torch import nn
 
-from tests.models.entry import DIM, LAYERS, VOCAB, Entry, images, texts, vectors
-
-# Defaults lie outside the tiny vocabulary.
-SPECIAL: dict[str, Any] = {f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep")}
-
-
-def _config(name: str, **options: Any) -> Any:
-    sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": 24}
-    tokens = {"vocab_size": VOCAB, "max_position_embeddings": 32, "pad_token_id": 1}
-    return getattr(transformers, name)(**(sizes | tokens | options))
-
-
-def _hf(name: str, **options: Any) -> Callable[[], nn.Module]:
-    """Build ``<name>Model`` from ``<name>Config``."""
-    return lambda: getattr(transformers, f"{name}Model")(_config(f"{name}Config", **options))
+from tests.models.entry import DIM, LAYERS, SPECIAL, Entry, hf, images, texts, vectors
+from tests.models.fused_entries import FUSED
+from tests.models.timm_entries import STAND_INS
 
 
 def _bert_like(host: str, name: str, variant: str = "tiny", **options: Any) -> Entry:
@@ -34,7 +20,7 @@ def _bert_like(host: str, name: str, variant: str = "tiny", **options: Any) -> E
     return Entry(
         host,
         variant,
-        _hf(name, **options),
+        hf(name, **options),
         style="post",
         paths={
             "normed": (f"{layer}.attention.self.query", "input"),
@@ -55,7 +41,7 @@ def _albert(variant: str, groups: int, inner: int) -> Entry:
     return Entry(
         "albert",
         variant,
-        _hf("Albert", embedding_size=8, **sharing),
+        hf("Albert", embedding_size=8, **sharing),
         style="post",
         paths={
             "normed": (f"{layer}.attention.value", "input"),
@@ -78,7 +64,7 @@ def _mpnet() -> Entry:
     return Entry(
         "mpnet",
         "tiny",
-        _hf("MPNet"),
+        hf("MPNet"),
         style="post",
         paths={
             "normed": (f"{layer}.attention.attn.k", "input"),
@@ -98,7 +84,7 @@ def _modernbert() -> Entry:
     return Entry(
         "modernbert",
         "local",
-        _hf("ModernBert", global_attn_every_n_layers=2, local_attention=4, **SPECIAL),
+        hf("ModernBert", global_attn_every_n_layers=2, local_attention=4, **SPECIAL),
         style="pre",
         paths={
             "normed": (f"{layer}.attn.Wqkv", "input"),
@@ -117,7 +103,7 @@ def _gpt2() -> Entry:
     return Entry(
         "gpt2",
         "tiny",
-        _hf("GPT2", **SPECIAL),
+        hf("GPT2", **SPECIAL),
         style="pre",
         paths={
             "normed": ("h.{}.attn.c_attn", "input"),
@@ -144,7 +130,7 @@ def _gpt_neox(variant: str, parallel: bool) -> Entry:
     return Entry(
         "gpt_neox",
         variant,
-        _hf("GPTNeoX", use_parallel_residual=parallel, **SPECIAL),
+        hf("GPTNeoX", use_parallel_residual=parallel, **SPECIAL),
         style="parallel" if parallel else "pre",
         paths=paths,
         norms=(f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm"),
@@ -159,7 +145,7 @@ def _phi() -> Entry:
     return Entry(
         "phi",
         "tiny",
-        _hf("Phi", **SPECIAL),
+        hf("Phi", **SPECIAL),
         style="parallel",
         paths={
             "normed": (f"{layer}.self_attn.q_proj", "input"),
@@ -173,12 +159,12 @@ def _phi() -> Entry:
     )
 
 
-def _llama_like(host: str, name: str) -> Entry:
+def _llama_like(host: str, name: str, variant: str | None = None, **options: Any) -> Entry:
     layer = "layers.{}"
     return Entry(
         host,
-        name.lower(),
-        _hf(name, num_key_value_heads=1, head_dim=8, **SPECIAL),
+        variant or name.lower(),
+        hf(name, **({"num_key_value_heads": 1, "head_dim": 8} | SPECIAL | options)),
         style="pre",
         paths={
             "normed": (f"{layer}.self_attn.v_proj", "input"),
@@ -201,7 +187,7 @@ def _gemma_sandwich(name: str, variant: str) -> Entry:
     return Entry(
         "gemma",
         variant,
-        _hf(name, **options),
+        hf(name, **options),
         style="pre",
         paths={
             "normed": (f"{layer}.self_attn.k_proj", "input"),
@@ -221,7 +207,7 @@ def _vit_like(host: str, name: str, prefix_tokens: int) -> Entry:
     return Entry(
         host,
         "tiny",
-        _hf(name, image_size=8, patch_size=4),
+        hf(name, image_size=8, patch_size=4),
         style="pre",
         paths={
             "normed": (f"{layer}.attention.q_proj", "input"),
@@ -266,6 +252,9 @@ def _torch_encoder(norm_first: bool, batch_first: bool, floating: bool) -> Entry
     )
 
 
+# Two key/value heads for four query heads, which are wider than the stream has room for.
+GROUPED: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
 ENTRIES = (
     _bert_like("bert", "Bert"),
     _bert_like("bert", "Bert", "chunked", chunk_size_feed_forward=3),
@@ -281,9 +270,12 @@ ENTRIES = (
     _gpt_neox("sequential", parallel=False),
     _phi(),
     _llama_like("llama", "Llama"),
+    _llama_like("llama", "Llama", "grouped", attention_bias=True, **GROUPED),
     _llama_like("llama", "Mistral"),
     _llama_like("qwen", "Qwen2"),
+    _llama_like("qwen", "Qwen2", "qwen2-grouped", **GROUPED),
     _llama_like("qwen", "Qwen3"),
+    _llama_like("qwen", "Qwen3", "qwen3-grouped", attention_bias=True, **GROUPED),
     _llama_like("gemma", "Gemma"),
     _gemma_sandwich("Gemma2", "gemma2"),
     _gemma_sandwich("Gemma3Text", "gemma3"),
@@ -293,4 +285,6 @@ ENTRIES = (
     _torch_encoder(norm_first=True, batch_first=True, floating=True),
     _torch_encoder(norm_first=False, batch_first=False, floating=True),
     _torch_encoder(norm_first=True, batch_first=False, floating=False),
+    *FUSED,
+    *STAND_INS,
 )

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 BATCH, TOKENS, DIM, LAYERS, VOCAB = 3, 6, 16, 3, 40
 LENGTHS = (6, 4, 2)
 Padding = Literal["right", "left", "none"]
+# Defaults lie outside the tiny vocabulary.
+SPECIAL: dict[str, Any] = {f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep")}
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,18 @@ class Entry:
             for parameter in model.parameters():
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
         return model
+
+
+def hf(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """Build ``<name>Model`` of transformers from ``<name>Config``."""
+    sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": 24}
+    tokens = {"vocab_size": VOCAB, "max_position_embeddings": 32, "pad_token_id": 1}
+
+    def build() -> Any:
+        config = getattr(transformers, f"{name}Config")(**(sizes | tokens | options))
+        return getattr(transformers, f"{name}Model")(config)
+
+    return build
 
 
 def modules_at(model: nn.Module, template: str) -> dict[tuple[str, ...], nn.Module]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention_of
 from unsmooth.models.host import HOSTS, SITES, Host, Tap, host_of
 from unsmooth.models.watch import Observer, Watch, first_input, first_output, watch_blocks
 
@@ -57,6 +58,10 @@ class Anatomy:
         """
         self.check_sites(sites)
         return watch_blocks(self.model, self.host, self.blocks, observer, sites)
+
+    def watch_attention(self, observer: MapObserver, on_missing: Missing | None = None) -> AbstractContextManager[None]:
+        """Call `observer` with the attention map of every block call; see `watch_attention`."""
+        return watch_attention_of(self.model, self.host, self.blocks, observer, on_missing)
 
     def check_sites(self, sites: Sequence[str]) -> None:
         """Refuse a site that does not exist, or not in this model."""

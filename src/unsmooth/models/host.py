@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
 from unsmooth.registry import Registry
+
+if TYPE_CHECKING:
+    from unsmooth.models.value_projection import ValueProjection
 
 SITES: Mapping[str, str] = {
     "residual": "what a block hands on (post-norm: after its last norm); layer 0 enters the first block",
@@ -30,10 +33,12 @@ class Tap:
     Args:
         module: Path of the module relative to the block.
         end: "input" (its first tensor argument) or "output" (its first tensor result).
+        copied: Whether to hand on a copy, because the block changes the tensor in place afterwards.
     """
 
     module: str
     end: Literal["input", "output"]
+    copied: bool = False
 
 
 def _no_preparation(model: nn.Module) -> AbstractContextManager[Any]:
@@ -53,6 +58,8 @@ class Host:
         batch_first: Whether a block's tensors are (batch, tokens, dim) rather than (tokens, batch, dim).
         real_tokens: Reads a (batch, tokens) mask, True = real, off a block's call that has one.
         prepare: Context in which the model must run for the hooks to see ordinary tensors.
+        value_projection: Reads the value and output weights off a block; None where their layout is not known.
+        attention_module: Path, relative to the block, of the module inside which the attention map is formed.
     """
 
     name: str
@@ -63,6 +70,8 @@ class Host:
     batch_first: Callable[[nn.Module], bool] = lambda block: True
     real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = lambda args, kwargs: None
     prepare: Callable[[nn.Module], AbstractContextManager[Any]] = _no_preparation
+    value_projection: Callable[[nn.Module], ValueProjection] | None = None
+    attention_module: Callable[[nn.Module], str] | None = None
 
 
 HOSTS = Registry[Host]("host")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from unsmooth.errors import expected
+from unsmooth.models.anatomy import find_anatomy
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,28 @@ class Norm:
     bias: Tensor | None
     eps: float
 
+    def apply(self, x: Tensor) -> Tensor:
+        """Normalise (..., d).
+
+        >>> Norm("rms", torch.tensor([1.0, 2.0]), None, 0.0).apply(torch.tensor([1.0, -7.0]))  # ‖x‖²/2 = 25
+        tensor([ 0.2000, -2.8000])
+        """
+        if self.kind != "none":
+            centred = x - x.mean(dim=-1, keepdim=True) if self.kind == "layer" else x
+            x = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + self.eps)
+        if self.weight is not None:
+            x = x * self.weight
+        return x if self.bias is None else x + self.bias
+
 
 @dataclass(frozen=True)
 class ValueProjection:
-    """What an attention layer does to values: out = Σ_h A_h (X w_v[h] + b_v[h]) w_o[h] + b_o, tokens as rows.
+    r"""What an attention layer does to values, tokens as rows.
+
+    .. math:: \mathrm{out} = \sum_h A_h (X W_V^h + b_V^h) W_O^h + b_O, \qquad H_h = W_V^h W_O^h
+
+    H_h is the d×d matrix whose spectrum decides, in P1 (arXiv 2401.04301), whether the layer smooths. The tensors
+    may share memory with the model, so they are for reading.
 
     Args:
         w_v: (query heads, d, d_h), expanded for grouped heads.
@@ -39,6 +61,18 @@ class ValueProjection:
         norm: That norm.
         output_norm: A norm on the branch's output before it is added (Gemma 2 and 3), or None.
         gain: (d,) what the branch is multiplied by before it is added (LayerScale), or None.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> heads = ValueProjection(
+        ...     w_v=torch.stack([eye, eye]), w_o=torch.stack([-eye, 3 * eye]), kv_of_head=torch.tensor([0, 0]),
+        ...     b_v=None, b_o=torch.tensor([1.0, 0.0]), place="pre", norm=Norm("none", None, None, 0.0),
+        ... )
+        >>> heads.head(0).tolist(), heads.summed().tolist()  # -I, and -I + 3 I
+        ([[-1.0, -0.0], [-0.0, -1.0]], [[2.0, 0.0], [0.0, 2.0]])
+        >>> maps_BHNN = torch.full((1, 2, 2, 2), 0.5)  # both heads average the tokens (2, 0) and (0, 4)
+        >>> heads.attention_output(maps_BHNN, torch.tensor([[[2.0, 0.0], [0.0, 4.0]]])).tolist()
+        [[[3.0, 4.0], [3.0, 4.0]]]
     """
 
     w_v: Tensor
@@ -50,3 +84,96 @@ class ValueProjection:
     norm: Norm
     output_norm: Norm | None = None
     gain: Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.w_v.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """Width of the stream, d."""
+        return self.w_v.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head's values, d_h."""
+        return self.w_v.shape[2]
+
+    def head(self, h: int) -> Tensor:
+        """H_h of one query head (d, d), times diag(gain) where there is one: they sum to `summed()`."""
+        return self._gained(self.w_v[h] @ self.w_o[h])
+
+    def summed(self) -> Tensor:
+        """Σ_h H_h (d, d), times diag(gain): exact for modes in which all tokens are equal, whatever each A_h is."""
+        # One product of (d, H d_h) and (H d_h, d), not H of them.
+        return self._gained(self.w_v.transpose(0, 1).flatten(1) @ self.w_o.flatten(0, 1))
+
+    def drift(self) -> Tensor | None:
+        r"""The same push on every token that biases give, invisible to spectra; None where there are no biases.
+
+        .. math:: c = \Big(\sum_h (\beta W_V^h + b_V^h) W_O^h + b_O\Big)\,\mathrm{diag}(gain)
+
+        β is the bias of a norm before the branch. Rows of attention that sum to one are assumed. An `output_norm`,
+        which is not linear, comes after it and is left out.
+        """
+        beta = self.norm.bias if self.place == "pre" else None
+        if beta is None and self.b_v is None and self.b_o is None:
+            return None
+        push_D = torch.zeros(self.dim, dtype=self.w_o.dtype, device=self.w_o.device)
+        if self.b_v is not None:
+            push_D = push_D + torch.einsum("he,hed->d", self.b_v, self.w_o)
+        if beta is not None:
+            push_D = push_D + torch.einsum("c,hce,hed->d", beta, self.w_v, self.w_o)
+        return self._gained(push_D if self.b_o is None else push_D + self.b_o)
+
+    def attention_output(self, maps_BHNN: Tensor, normed_BND: Tensor) -> Tensor:
+        """The branch as it joins the stream, from attention maps and what attention reads (site "normed").
+
+        Equal to the site "attention", so after `output_norm` and `gain` where the layer has them.
+        """
+        values_BHNE = torch.einsum("bnd,hde->bhne", normed_BND.to(self.w_v.dtype), self.w_v)
+        if self.b_v is not None:
+            values_BHNE = values_BHNE + self.b_v[:, None]
+        mixed_BHNE = maps_BHNN.to(self.w_v.dtype) @ values_BHNE
+        out_BND = torch.einsum("bhne,hed->bnd", mixed_BHNE, self.w_o)
+        if self.b_o is not None:
+            out_BND = out_BND + self.b_o
+        return self._gained(out_BND if self.output_norm is None else self.output_norm.apply(out_BND))
+
+    def _gained(self, x: Tensor) -> Tensor:
+        return x if self.gain is None else x * self.gain
+
+
+def value_projection(model: nn.Module, block: int, *, blocks: str | None = None) -> ValueProjection:
+    """Read the value and output weights of one block, whatever library it is from.
+
+    Args:
+        model: Any module with blocks of a known family.
+        block: From 0, over the blocks that `find_anatomy` finds.
+        blocks: Pattern over module paths, as in `find_anatomy`.
+
+    Returns:
+        Detached tensors in float32 or better on the model's device.
+
+    Raises:
+        UnsmoothError: The family is unknown, or the weights are not laid out as that family's are.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(4, nhead=2, batch_first=True)
+        >>> values = value_projection(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), 2)
+        >>> values.heads, values.dim, values.head_dim, values.place
+        (2, 4, 2, 'post')
+    """
+    anatomy = find_anatomy(model, blocks)
+    paths = list(anatomy.blocks)
+    if not 0 <= block < len(paths):
+        raise expected(f"a block from 0 to {len(paths) - 1}", block, f"block={len(paths) - 1} for the last one")
+    found = anatomy.blocks[paths[block]]
+    if anatomy.host.value_projection is None:
+        raise expected(
+            f"a known layout of value weights in block {paths[block]!r}",
+            f"{type(found).__name__}, of which only the residual stream is known",
+            "a model of a family that `unsmooth ls models` lists",
+        )
+    return anatomy.host.value_projection(found)

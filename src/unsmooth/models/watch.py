@@ -49,7 +49,7 @@ def watch_blocks(
     watch = Watch()
     with ExitStack() as stack:
         stack.enter_context(host.prepare(model))
-        stack.enter_context(_uncompiled(model))
+        stack.enter_context(uncompiled(model))
 
         def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
             stack.callback(register(function, **options).remove)
@@ -95,17 +95,20 @@ def _hook_block(
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():
         if site in sites:
-            _hook_tap(_submodule(block, tap, host), tap, site, hook, see)
+            _hook_tap(submodule(block, tap.module, host), tap, site, hook, see)
     if "residual" in sites:
         hook(block.register_forward_hook, leave)
 
 
 def _hook_tap(module: nn.Module, tap: Tap, site: str, hook: Hook, see: Callable[[str, Tensor], None]) -> None:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        see(site, first_input(args, kwargs))
+        show(first_input(args, kwargs))
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        see(site, first_output(output))
+        show(first_output(output))
+
+    def show(found: Tensor) -> None:
+        see(site, found.clone() if tap.copied else found)
 
     if tap.end == "input":
         hook(module.register_forward_pre_hook, before, with_kwargs=True)
@@ -113,18 +116,19 @@ def _hook_tap(module: nn.Module, tap: Tap, site: str, hook: Hook, see: Callable[
         hook(module.register_forward_hook, after)
 
 
-def _submodule(block: nn.Module, tap: Tap, host: Host) -> nn.Module:
+def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
+    """The module at `path` inside a block that should have it."""
     try:
-        return block.get_submodule(tap.module)
+        return block.get_submodule(path)
     except AttributeError:
         raise expected(
-            f"a module {tap.module!r} in {host.name} block {type(block).__name__}",
+            f"a module {path!r} in {host.name} block {type(block).__name__}",
             "none, so its library has another layout than the one known here",
             'sites=("residual",)',
         ) from None
 
 
-def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
     for module in model.modules():
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:

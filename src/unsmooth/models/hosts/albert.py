@@ -4,8 +4,11 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.bert import whole_feed_forward
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def albert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -18,6 +21,20 @@ def albert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
+def albert_values(block: nn.Module) -> ValueProjection:
+    """One attention module holds all four projections and the norm after the addition."""
+    heads = number(block, "attention.num_attention_heads")
+    return read_values(
+        block,
+        value="attention.value",
+        output="attention.dense",
+        layout=SEPARATE,
+        heads=Heads(heads, heads, number(block, "attention.attention_head_size")),
+        place="post",
+        norm="attention.LayerNorm",
+    )
+
+
 HOSTS.add(
     "albert",
     Host(
@@ -26,5 +43,7 @@ HOSTS.add(
         taps=albert_taps,
         example="albert-base-v2",
         prepare=whole_feed_forward,
+        value_projection=albert_values,
+        attention_module=lambda block: "attention",
     ),
 )

@@ -5,7 +5,10 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -16,6 +19,20 @@ def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
         "mid": Tap("attention.output", "output"),
         "mlp": Tap("output.dense", "output"),
     }
+
+
+def bert_values(block: nn.Module) -> ValueProjection:
+    """Separate value weights; the norm is the one after the addition."""
+    heads = number(block, "attention.self.num_attention_heads")
+    return read_values(
+        block,
+        value="attention.self.value",
+        output="attention.output.dense",
+        layout=SEPARATE,
+        heads=Heads(heads, heads, number(block, "attention.self.attention_head_size")),
+        place="post",
+        norm="attention.output.LayerNorm",
+    )
 
 
 @contextmanager
@@ -40,5 +57,7 @@ HOSTS.add(
         taps=bert_taps,
         example="bert-base-uncased, all-MiniLM-L6-v2",
         prepare=whole_feed_forward,
+        value_projection=bert_values,
+        attention_module=lambda block: "attention.self",
     ),
 )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.hosts.llama import llama_taps
+from unsmooth.models.hosts.llama import llama_taps, llama_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -20,6 +21,12 @@ def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
+def gemma_values(block: nn.Module) -> ValueProjection:
+    """In Gemma 2 and 3 `post_attention_layernorm` is on the branch; in the first Gemma it is the MLP's."""
+    sandwich = hasattr(block, "pre_feedforward_layernorm")
+    return llama_values(block, output_norm="post_attention_layernorm" if sandwich else None)
+
+
 HOSTS.add(
     "gemma",
     Host(
@@ -27,5 +34,7 @@ HOSTS.add(
         blocks=("GemmaDecoderLayer", "Gemma2DecoderLayer", "Gemma3DecoderLayer"),
         taps=gemma_taps,
         example="google/gemma-2b, google/gemma-2-2b, google/gemma-3-270m",
+        value_projection=gemma_values,
+        attention_module=lambda block: "self_attn",
     ),
 )

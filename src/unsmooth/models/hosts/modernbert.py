@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def modernbert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -17,6 +20,20 @@ def modernbert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
+def modernbert_values(block: nn.Module) -> ValueProjection:
+    """`Wqkv` is [3, heads, head dim]."""
+    heads = number(block, "attn.num_heads", "attn.config.num_attention_heads")
+    return read_values(
+        block,
+        value="attn.Wqkv",
+        output="attn.Wo",
+        layout=CONCATENATED,
+        heads=Heads(heads, heads, number(block, "attn.head_dim")),
+        place="pre",
+        norm="attn_norm",
+    )
+
+
 HOSTS.add(
     "modernbert",
     Host(
@@ -24,5 +41,7 @@ HOSTS.add(
         blocks=("ModernBertEncoderLayer",),
         taps=modernbert_taps,
         example="answerdotai/ModernBERT-base",
+        value_projection=modernbert_values,
+        attention_module=lambda block: "attn",
     ),
 )

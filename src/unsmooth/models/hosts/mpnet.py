@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def mpnet_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -17,4 +20,28 @@ def mpnet_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-HOSTS.add("mpnet", Host(name="mpnet", blocks=("MPNetLayer",), taps=mpnet_taps, example="all-mpnet-base-v2"))
+def mpnet_values(block: nn.Module) -> ValueProjection:
+    """The relative positions are in the map, not in the values."""
+    heads = number(block, "attention.attn.num_attention_heads")
+    return read_values(
+        block,
+        value="attention.attn.v",
+        output="attention.attn.o",
+        layout=SEPARATE,
+        heads=Heads(heads, heads, number(block, "attention.attn.attention_head_size")),
+        place="post",
+        norm="attention.LayerNorm",
+    )
+
+
+HOSTS.add(
+    "mpnet",
+    Host(
+        name="mpnet",
+        blocks=("MPNetLayer",),
+        taps=mpnet_taps,
+        example="all-mpnet-base-v2",
+        value_projection=mpnet_values,
+        attention_module=lambda block: "attention.attn",
+    ),
+)

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.hosts.llama import grouped_heads
+from unsmooth.models.qkv_layouts import SEPARATE, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def phi_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -16,4 +19,27 @@ def phi_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-HOSTS.add("phi", Host(name="phi", blocks=("PhiDecoderLayer",), taps=phi_taps, example="microsoft/phi-2"))
+def phi_values(block: nn.Module) -> ValueProjection:
+    """Separate value weights, with biases."""
+    return read_values(
+        block,
+        value="self_attn.v_proj",
+        output="self_attn.dense",
+        layout=SEPARATE,
+        heads=grouped_heads(block),
+        place="pre",
+        norm="input_layernorm",
+    )
+
+
+HOSTS.add(
+    "phi",
+    Host(
+        name="phi",
+        blocks=("PhiDecoderLayer",),
+        taps=phi_taps,
+        example="microsoft/phi-2",
+        value_projection=phi_values,
+        attention_module=lambda block: "self_attn",
+    ),
+)

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.models.block_parts import Weights, part, readable, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -22,6 +25,31 @@ def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
     if block.norm_first:
         return {"normed": Tap("norm1", "output"), "mid": Tap("norm2", "input"), **branches}
     return {"normed": Tap("self_attn", "input"), "mid": Tap("norm1", "output"), **branches}
+
+
+def torch_encoder_values(block: nn.Module) -> ValueProjection:
+    """nn.MultiheadAttention has queries, keys and values one after the other in `in_proj_weight`."""
+    attention = part(block, "self_attn")
+    if not isinstance(attention, nn.MultiheadAttention):
+        raise refuse(block, "an nn.MultiheadAttention at 'self_attn'", type(attention).__name__)
+    if attention.in_proj_weight is None:
+        raise refuse(block, "one in_proj_weight", "keys or values of another width than the queries")
+    if attention.bias_k is not None or attention.add_zero_attn:
+        raise refuse(block, "keys that are all tokens", "an extra key (add_bias_kv or add_zero_attn)")
+    bias = attention.in_proj_bias
+    fused: Weights = (
+        readable(block, attention.in_proj_weight, "self_attn.in_proj_weight").mT,
+        None if bias is None else readable(block, bias, "self_attn.in_proj_bias"),
+    )
+    return read_values(
+        block,
+        value=fused,
+        output="self_attn.out_proj",
+        layout=CONCATENATED,
+        heads=Heads(attention.num_heads, attention.num_heads, attention.head_dim),
+        place="pre" if block.norm_first else "post",
+        norm="norm1",
+    )
 
 
 def batch_first(block: nn.Module) -> bool:
@@ -63,5 +91,7 @@ HOSTS.add(
         batch_first=batch_first,
         real_tokens=real_tokens,
         prepare=without_nested_tensors,
+        value_projection=torch_encoder_values,
+        attention_module=lambda block: "self_attn",
     ),
 )

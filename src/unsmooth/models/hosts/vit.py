@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
 
 
 def vit_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -19,6 +22,21 @@ def vit_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
+def vit_values(block: nn.Module) -> ValueProjection:
+    """In older transformers the projections are one level down and have other names."""
+    older = hasattr(block.get_submodule("attention"), "attention")
+    heads = number(block, "attention.num_attention_heads", "attention.attention.num_attention_heads")
+    return read_values(
+        block,
+        value="attention.attention.value" if older else "attention.v_proj",
+        output="attention.output.dense" if older else "attention.o_proj",
+        layout=SEPARATE,
+        heads=Heads(heads, heads, number(block, "attention.head_dim", "attention.attention.attention_head_size")),
+        place="pre",
+        norm="layernorm_before",
+    )
+
+
 HOSTS.add(
     "vit",
     Host(
@@ -27,5 +45,7 @@ HOSTS.add(
         taps=vit_taps,
         example="google/vit-base-patch16-224",
         prefix_tokens=lambda model: 1,
+        value_projection=vit_values,
+        attention_module=lambda block: "attention",
     ),
 )

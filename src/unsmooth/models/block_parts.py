@@ -1,0 +1,117 @@
+"""Reading parts of a block: a module, a number, the weights of a linear map, a norm; or saying what is not there."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.value_projection import Norm
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# By exact name: other RMS norms add one to their weights, or scale otherwise.
+_PLAIN_RMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm", "RmsNorm", "RMSNorm"}
+_ONE_PLUS_RMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
+# Linear maps that only write x Wᵀ + b in another way.
+_OWN_FORWARD = {"FalconLinear"}
+
+Weights = tuple[Tensor, Tensor | None]
+
+
+def refuse(block: nn.Module, what: str, got: str) -> UnsmoothError:
+    """The error for a block that is not laid out as its family is."""
+    return expected(
+        f"{what} in {type(block).__name__}",
+        got,
+        "the model as its library builds it, with float weights and adapters merged",
+    )
+
+
+def part(block: nn.Module, path: str) -> nn.Module:
+    """The module at `path` inside `block`."""
+    try:
+        return block.get_submodule(path)
+    except AttributeError:
+        raise refuse(block, f"a module {path!r}", "none") from None
+
+
+def number(block: nn.Module, *paths: str) -> int:
+    """The first integer found at dotted attribute paths, which differ between versions of a library.
+
+    >>> number(nn.Sequential(nn.Linear(3, 5)), "0.width", "0.out_features")
+    5
+    """
+    for path in paths:
+        module, _, attribute = path.partition(".")
+        try:
+            found = attrgetter(attribute)(block.get_submodule(module))
+        except AttributeError:
+            continue
+        if isinstance(found, int):
+            return found
+    raise refuse(block, f"a number at {' or '.join(map(repr, paths))}", "none")
+
+
+def readable(block: nn.Module, tensor: Tensor, what: str) -> Tensor:
+    """The values of a weight, detached and in float32 or better."""
+    whole = getattr(tensor, "full_tensor", None)  # a DTensor, sharded by FSDP2 or tensor parallelism
+    values: Tensor = (tensor if whole is None else whole()).detach()
+    if values.dtype not in _DTYPES or (whole is None and type(values) not in (Tensor, nn.Parameter)):
+        kind = f"{type(tensor).__name__} of {values.dtype}".replace("torch.", "")
+        raise refuse(block, f"float weights at {what!r}", f"{kind}, which is quantised")
+    if values.is_meta:
+        raise refuse(block, f"weights at {what!r}", "a meta tensor without values")
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def linear_weights(block: nn.Module, path: str) -> Weights:
+    """Weight as (in, out) and bias of the linear map at `path`: nn.Linear stores (out, in), Conv1D (in, out).
+
+    >>> weight_IO, bias_O = linear_weights(nn.Sequential(nn.Linear(3, 5, bias=False)), "0")
+    >>> tuple(weight_IO.shape), bias_O
+    ((3, 5), None)
+    """
+    module = part(block, path)
+    names = _class_names(module)
+    plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    is_conv1d = "Conv1D" in names and hasattr(module, "nf")
+    if not (plain or is_conv1d or names & _OWN_FORWARD):
+        # An adapter (LoRA) or a quantised layer may show the weight it wraps, which is not the map it applies.
+        raise refuse(block, f"an nn.Linear at {path!r}", type(module).__name__)
+    weight = readable(block, getattr(module, "weight"), path)  # noqa: B009 - nn.Module types attributes as modules
+    bias = getattr(module, "bias", None)
+    return weight if is_conv1d else weight.mT, None if bias is None else readable(block, bias, path)
+
+
+def norm_at(block: nn.Module, path: str) -> Norm:
+    """The norm at `path`.
+
+    >>> norm_at(nn.Sequential(nn.LayerNorm(3, eps=0.5, bias=False)), "0").eps
+    0.5
+    """
+    module = part(block, path)
+    names = _class_names(module)
+    if isinstance(module, nn.Identity):
+        return Norm("none", None, None, 0.0)
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    values = None if weight is None else readable(block, weight, path)
+    if isinstance(module, nn.LayerNorm):
+        return Norm("layer", values, None if bias is None else readable(block, bias, path), module.eps)
+    if not names & (_PLAIN_RMS | _ONE_PLUS_RMS) or bias is not None:
+        raise refuse(block, f"a LayerNorm or a known RMSNorm at {path!r}", type(module).__name__)
+    if values is not None and names & _ONE_PLUS_RMS:
+        values = 1.0 + values
+    return Norm("rms", values, None, _eps_of(module, weight))
+
+
+def _eps_of(module: nn.Module, weight: Tensor | None) -> float:
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.
+    return torch.finfo(torch.float32 if weight is None else weight.dtype).eps if eps is None else float(eps)
+
+
+def _class_names(module: nn.Module) -> set[str]:
+    """Of the module's class and its bases, because FSDP2 and users subclass."""
+    return {base.__name__ for base in type(module).__mro__}

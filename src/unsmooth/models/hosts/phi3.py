@@ -1,0 +1,46 @@
+"""Phi-3 (Abdin et al. 2024, arXiv 2404.14219): Llama's block with fused queries, keys and values."""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.hosts.llama import grouped_heads
+from unsmooth.models.qkv_layouts import CONCATENATED, read_values
+from unsmooth.models.value_projection import ValueProjection
+
+
+def phi3_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """Each branch ends in a dropout of its own."""
+    return {
+        "normed": Tap("input_layernorm", "output"),
+        "attention": Tap("resid_attn_dropout", "output"),
+        "mid": Tap("post_attention_layernorm", "input"),
+        "mlp": Tap("resid_mlp_dropout", "output"),
+    }
+
+
+def phi3_values(block: nn.Module) -> ValueProjection:
+    """`qkv_proj` is all queries, then the keys and values, which may be fewer."""
+    return read_values(
+        block,
+        value="self_attn.qkv_proj",
+        output="self_attn.o_proj",
+        layout=CONCATENATED,
+        heads=grouped_heads(block),
+        place="pre",
+        norm="input_layernorm",
+    )
+
+
+HOSTS.add(
+    "phi3",
+    Host(
+        name="phi3",
+        blocks=("Phi3DecoderLayer",),
+        taps=phi3_taps,
+        example="microsoft/Phi-3-mini-4k-instruct, microsoft/phi-4",
+        value_projection=phi3_values,
+        attention_module=lambda block: "self_attn",
+    ),
+)

@@ -1,0 +1,124 @@
+"""Entries of timm's ViT: a stand-in laid out like its block, which needs no timm, and the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.models.entry import DIM, LAYERS, Entry, Padding, images
+
+
+class Attention(nn.Module):
+    """Heads whose queries, keys and values come out of one linear map, in this order."""
+
+    def __init__(self, heads: int, qk_norm: bool, fused: bool) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.fused_attn = heads, DIM // heads, fused
+        self.qkv = nn.Linear(DIM, 3 * DIM)
+        self.q_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.attn_drop, self.norm = nn.Dropout(0.0), nn.Identity()
+        self.proj, self.proj_drop = nn.Linear(DIM, DIM), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        query, key, value = (qkv[:, :, i].transpose(1, 2) for i in range(3))
+        query, key = self.q_norm(query), self.k_norm(key)
+        if self.fused_attn:
+            mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        else:
+            mixed = (query @ key.mT * self.head_dim**-0.5).softmax(dim=-1) @ value
+        return self.proj_drop(self.proj(self.norm(mixed.transpose(1, 2).flatten(2))))
+
+
+class LayerScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((DIM,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class Block(nn.Module):
+    def __init__(self, attention: Attention, scaled: bool) -> None:
+        super().__init__()
+        self.norm1, self.attn, self.norm2 = nn.LayerNorm(DIM), attention, nn.LayerNorm(DIM)
+        self.ls1: nn.Module = LayerScale() if scaled else nn.Identity()
+        self.ls2: nn.Module = LayerScale() if scaled else nn.Identity()
+        self.drop_path1, self.drop_path2 = nn.Identity(), nn.Identity()
+        self.mlp = nn.Sequential(nn.Linear(DIM, 24), nn.GELU(), nn.Linear(24, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+
+
+# A host is known by these names.
+Block.__module__, Block.__qualname__ = "timm.models.vision_transformer", "Block"
+
+
+class VisionTransformer(nn.Module):
+    num_prefix_tokens = 1
+
+    def __init__(self, heads: int = 2, qk_norm: bool = False, fused: bool = True, scaled: bool = False) -> None:
+        super().__init__()
+        self.patch_embed = nn.Conv2d(3, DIM, 4, stride=4)
+        self.cls_token, self.norm_pre = nn.Parameter(torch.randn(1, 1, DIM)), nn.Identity()
+        self.blocks = nn.Sequential(*(Block(Attention(heads, qk_norm, fused), scaled) for _ in range(LAYERS)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patch_embed(x).flatten(2).mT
+        tokens: Tensor = self.blocks(self.norm_pre(torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1)))
+        return tokens
+
+
+def _vit(variant: str, build: Callable[[], nn.Module], prefix_tokens: int = 1) -> Entry:
+    layer = "blocks.{}"
+
+    def batch(padding: Padding) -> dict[str, Any]:
+        return {"x": images(padding)["pixel_values"]}
+
+    return Entry(
+        "timm_vit",
+        variant,
+        build,
+        style="pre",
+        paths={
+            "normed": (f"{layer}.attn.qkv", "input"),
+            "attention": (f"{layer}.ls1", "output"),
+            "mid": (f"{layer}.norm2", "input"),
+            "mlp": (f"{layer}.ls2", "output"),
+        },
+        norms=(f"{layer}.norm1", f"{layer}.norm2"),
+        blocks=layer,
+        stem=("norm_pre", "output"),
+        batch=batch,
+        paddings=("none",),
+        hidden_states=False,
+        prefix_tokens=prefix_tokens,
+    )
+
+
+def real_entries() -> tuple[Entry, ...]:
+    """The real ones, where timm is installed."""
+    from timm.models.vision_transformer import VisionTransformer as Real
+
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": DIM, "depth": LAYERS, "num_heads": 2, "mlp_ratio": 1.5}
+
+    def vit(**options: Any) -> Callable[[], nn.Module]:
+        return lambda: Real(**sizes, num_classes=0, global_pool="", **options)
+
+    return (
+        _vit("timm-plain", vit()),
+        _vit("timm-scaled", vit(init_values=0.5, qk_norm=True, reg_tokens=4), prefix_tokens=5),
+    )
+
+
+STAND_INS = (
+    _vit("stand-in", VisionTransformer),
+    _vit("stand-in-scaled", lambda: VisionTransformer(heads=4, qk_norm=True, fused=False, scaled=True)),
+)
