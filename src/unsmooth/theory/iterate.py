@@ -1,0 +1,161 @@
+"""The idealised layer, applied over and over: X ← X + Σ_h A_h X H_h.
+
+Shape suffixes: L layers, H heads, N tokens, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import expected
+from unsmooth.theory._checks import (
+    check_fit,
+    check_heads,
+    checked_attention,
+    checked_gain,
+    checked_tokens,
+    checked_weights,
+)
+from unsmooth.theory.trajectory import Trajectory
+
+PerLayer: TypeAlias = Tensor | Sequence[Tensor] | Callable[[int], Tensor]
+Place: TypeAlias = Literal["pre", "post"]
+NormKind: TypeAlias = Literal["layer", "rms"]
+Step: TypeAlias = Callable[[Tensor, int], Tensor]
+
+
+def iterate(
+    x_ND: Tensor,
+    attention: PerLayer,
+    h: PerLayer,
+    *,
+    depth: int,
+    norm: Place | None = None,
+    norm_weight: PerLayer | None = None,
+    norm_kind: NormKind = "layer",
+    normalise: bool = True,
+) -> Trajectory:
+    r"""Run `depth` idealised layers and keep how alike the tokens are after each.
+
+    .. math:: X \leftarrow X + \sum_h A_h X H_h, \qquad H_h = W_V^h W_O^h
+
+    with tokens as rows (P1, arXiv 2401.04301, for one head and a fixed A and H). A norm stands inside the branch,
+    X + Σ A_h N(X) H_h ("pre"), or behind the addition, N(X + Σ A_h X H_h) ("post"). All in float64.
+
+    Args:
+        x_ND: Tokens (n, d) that enter, at least two.
+        attention: (n, n) or (heads, n, n) with rows that sum to one; a sequence of `depth` such maps, or a function
+            of the layer's index from 0, where layers differ.
+        h: (d, d) or (heads, d, d), likewise.
+        depth: Number of layers.
+        norm: "pre", "post" or None.
+        norm_weight: The norm's weight γ (d,), or one per layer; None for ones.
+        norm_kind: "layer" subtracts the feature mean, "rms" does not. Neither has an epsilon; a token without any
+            variance is normed to zero.
+        normalise: Hand back tokens relative to ‖X‖, and without a norm rescale at every step, so that nothing
+            overflows; `log_norm` keeps the growth. A pre-norm layer is never run on rescaled tokens, because there
+            the scale matters.
+
+    Returns:
+        The trajectory, of depth + 1 entries.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> uniform = torch.full((2, 2), 0.5)
+        >>> iterate(x, uniform, torch.eye(2), depth=1, normalise=False).x_ND  # X + mean
+        tensor([[1.5000, 0.5000],
+                [0.5000, 1.5000]], dtype=torch.float64)
+        >>> iterate(x, uniform, torch.eye(2), depth=2).token_similarity  # (1/2)·4^ℓ / ((1/2)·4^ℓ + 1/2)
+        tensor([0.5000, 0.8000, 0.9412], dtype=torch.float64)
+    """
+    x = checked_tokens(x_ND)
+    if depth < 0:
+        raise expected("a depth of 0 or more", str(depth), "depth=24")
+    step = _step(x, attention, h, depth, norm, norm_weight, norm_kind)
+    rescale = normalise and norm is None
+    states: list[Tensor] = []
+    units: list[Tensor] = []
+    logs: list[float] = []
+    growth = 0.0
+    for layer in range(depth + 1):
+        x = x if layer == 0 else step(x, layer - 1)
+        size = _size(x, layer)
+        logs.append(growth + size.log().item())
+        units.append(x / size)
+        states.append(x)
+        if rescale:
+            x, growth = units[-1], logs[-1]
+    log_norm = torch.tensor(logs, dtype=torch.float64)
+    return Trajectory.of(torch.stack(units), log_norm, None if normalise else torch.stack(states))
+
+
+def _step(
+    x: Tensor,
+    attention: PerLayer,
+    h: PerLayer,
+    depth: int,
+    norm: Place | None,
+    norm_weight: PerLayer | None,
+    norm_kind: NormKind,
+) -> Step:
+    """The layer as a function of the stream and the layer's index."""
+    if norm not in (None, "pre", "post"):
+        raise expected("norm None, 'pre' or 'post'", repr(norm), "norm='pre'")
+    if norm_kind not in ("layer", "rms"):
+        raise expected("norm_kind 'layer' or 'rms'", repr(norm_kind), "norm_kind='layer'")
+    if norm is None and norm_weight is not None:
+        raise expected("norm_weight together with a norm", "norm=None", "norm='pre'")
+    map_of = _per_layer(attention, depth, "attention", checked_attention)
+    h_of = _per_layer(h, depth, "h", checked_weights)
+    gain_of = None if norm_weight is None else _per_layer(norm_weight, depth, "norm_weight", lambda weight: weight)
+
+    def step(x_ND: Tensor, layer: int) -> Tensor:
+        map_HNN, h_HDD = map_of(layer), h_of(layer)
+        check_heads(map_HNN, h_HDD)
+        check_fit(x_ND, map_HNN, h_HDD)
+        gain = None if gain_of is None else checked_gain(gain_of(layer), x_ND.shape[1])
+        read_ND = normed(x_ND, gain, norm_kind) if norm == "pre" else x_ND
+        y_ND = x_ND + (map_HNN @ read_ND @ h_HDD).sum(dim=0)
+        return normed(y_ND, gain, norm_kind) if norm == "post" else y_ND
+
+    return step
+
+
+def normed(x_ND: Tensor, gain: Tensor | None, kind: NormKind) -> Tensor:
+    """LayerNorm or RMSNorm of each token, without epsilon: a token of no variance becomes zero.
+
+    >>> normed(torch.tensor([[1.0, 3.0]]), None, "layer")
+    tensor([[-1.,  1.]])
+    """
+    centred = x_ND - x_ND.mean(dim=-1, keepdim=True) if kind == "layer" else x_ND
+    scale = centred.square().mean(dim=-1, keepdim=True).sqrt()
+    unit = centred / torch.where(scale == 0, 1.0, scale)
+    return unit if gain is None else unit * gain
+
+
+def _per_layer(given: PerLayer, depth: int, name: str, check: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
+    """One checked tensor per layer, whichever way it was given; a fixed one is checked once."""
+    if isinstance(given, Tensor):
+        fixed = check(given)
+        return lambda layer: fixed
+    if callable(given):
+        return lambda layer: check(given(layer))
+    if not isinstance(given, Sequence):
+        raise expected(f"{name} as a tensor, a sequence or a function of the layer", type(given).__name__, "a tensor")
+    if len(given) != depth:
+        raise expected(f"{depth} entries in {name}, one per layer", str(len(given)), f"depth={len(given)}")
+    return lambda layer: check(given[layer])
+
+
+def _size(x_ND: Tensor, layer: int) -> Tensor:
+    largest = x_ND.abs().max()
+    if not largest.isfinite():
+        raise expected("a stream that stays finite", f"an overflow at layer {layer}", "normalise=True or fewer layers")
+    if largest == 0:
+        raise expected("a stream that does not vanish", f"only zeros after layer {layer}", "weights h other than −I")
+    # By the largest entry first: squares leave the range of numbers long before the stream does.
+    return largest * (x_ND / largest).square().sum().sqrt()
