@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,9 +52,13 @@ def implementations(entry: Entry) -> list[str]:
 def model_with(entry: Entry, implementation: str) -> Any:
     """The entry's model with that way of computing attention."""
     model = entry.model()
-    if implementation != "own":
-        model.set_attn_implementation(implementation)
-    return model
+    if implementation == "own":
+        return model
+    # Built anew, because not every family can change it later.
+    other = type(model)._from_config(copy.deepcopy(model.config), attn_implementation=implementation).eval()
+    other.load_state_dict(model.state_dict())
+    assert other.config._attn_implementation == implementation
+    return other
 
 
 def at_real(tensor_BN: Tensor, padding: Padding) -> Tensor:

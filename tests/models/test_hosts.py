@@ -185,6 +185,20 @@ def test_watching_does_not_change_the_output(entry: Entry, padding: Padding) -> 
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_tensors_handed_out_are_not_changed_afterwards(entry: Entry) -> None:
+    model, kept, copies = entry.model(), [], []
+
+    def keep(layer: int, site: str, tensor: Tensor) -> None:
+        kept.append(tensor)
+        copies.append(tensor.clone())
+
+    anatomy = find_anatomy(model)
+    with torch.no_grad(), anatomy.watch(keep, anatomy.sites):
+        model(**entry.batch(entry.paddings[0]))
+    assert all(map(torch.equal, kept, copies))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_prefix_tokens(entry: Entry) -> None:
     model = entry.model()
     assert HOSTS[entry.host].prefix_tokens(model) == entry.prefix_tokens

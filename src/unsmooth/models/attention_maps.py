@@ -122,7 +122,7 @@ class _Recorder(TorchFunctionMode):
             return
         call = self.call
         if map_of.ndim == 3 and call.batch and map_of.shape[0] % call.batch == 0:
-            map_of = map_of.unflatten(0, (call.batch, -1))
+            map_of = map_of.reshape(call.batch, -1, *map_of.shape[1:])
         square = map_of.shape[-2:] == (call.tokens, call.tokens)
         if map_of.ndim == 4 and map_of.shape[0] == call.batch and square:
             call.maps.append(map_of)

@@ -79,7 +79,8 @@ def _multi_head_map(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     given = _multi_head_signature().bind(*args, **kwargs).arguments
     given = {name: _precise(item) if isinstance(item, Tensor) else item for name, item in given.items()}
     given |= {"need_weights": True, "average_attn_weights": False, "training": False}
-    maps: Tensor = nn.functional.multi_head_attention_forward(**given)[1]
+    maps = nn.functional.multi_head_attention_forward(**given)[1]
+    assert maps is not None  # because weights were asked for
     blind = maps.isnan().all(dim=-1, keepdim=True)
     if bool(blind.any()) and bool(given["query"].isfinite().all()):
         # Softmax of a row in which all is masked; torch's fused path has zeros there.

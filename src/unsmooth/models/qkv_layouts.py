@@ -43,19 +43,19 @@ class Layout:
 SEPARATE = Layout(
     "values alone",
     lambda heads: heads.key_value * heads.dim,
-    lambda x, heads: x.unflatten(-1, (heads.key_value, heads.dim)),
+    lambda x, heads: torch.unflatten(x, -1, (heads.key_value, heads.dim)),
 )
 # With as many key heads as query heads this is [3, heads, head dim].
 CONCATENATED = Layout(
     "all queries, then all keys, then all values",
     lambda heads: (heads.query + 2 * heads.key_value) * heads.dim,
-    lambda x, heads: x[..., -heads.key_value * heads.dim :].unflatten(-1, (heads.key_value, heads.dim)),
+    lambda x, heads: torch.unflatten(x[..., -heads.key_value * heads.dim :], -1, (heads.key_value, heads.dim)),
 )
 # With as many key heads as query heads this is [heads, 3, head dim]; with one key head, multi-query attention.
 BY_GROUP = Layout(
     "for each key/value head its queries, its key and its value",
     lambda heads: (heads.query + 2 * heads.key_value) * heads.dim,
-    lambda x, heads: x.unflatten(-1, (heads.key_value, -1, heads.dim))[..., -1, :],
+    lambda x, heads: torch.unflatten(x, -1, (heads.key_value, -1, heads.dim))[..., -1, :],
 )
 
 
@@ -90,7 +90,7 @@ def read_values(
     kv_of_head = torch.arange(heads.query, device=weight_DF.device) // (heads.query // heads.key_value)
     return ValueProjection(
         w_v=_per_query_head(layout.values(weight_DF, heads).movedim(1, 0), heads, kv_of_head),
-        w_o=weight_ED.unflatten(0, (heads.query, heads.dim)),
+        w_o=torch.unflatten(weight_ED, 0, (heads.query, heads.dim)),
         kv_of_head=kv_of_head,
         b_v=None if bias_F is None else _per_query_head(layout.values(bias_F, heads), heads, kv_of_head),
         b_o=b_o,

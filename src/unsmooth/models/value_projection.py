@@ -68,8 +68,8 @@ class ValueProjection:
         ...     w_v=torch.stack([eye, eye]), w_o=torch.stack([-eye, 3 * eye]), kv_of_head=torch.tensor([0, 0]),
         ...     b_v=None, b_o=torch.tensor([1.0, 0.0]), place="pre", norm=Norm("none", None, None, 0.0),
         ... )
-        >>> heads.head(0).tolist(), heads.summed().tolist()  # -I, and -I + 3 I
-        ([[-1.0, -0.0], [-0.0, -1.0]], [[2.0, 0.0], [0.0, 2.0]])
+        >>> heads.head(0).diag().tolist(), heads.summed().tolist()  # -I, and -I + 3 I
+        ([-1.0, -1.0], [[2.0, 0.0], [0.0, 2.0]])
         >>> maps_BHNN = torch.full((1, 2, 2, 2), 0.5)  # both heads average the tokens (2, 0) and (0, 4)
         >>> heads.attention_output(maps_BHNN, torch.tensor([[[2.0, 0.0], [0.0, 4.0]]])).tolist()
         [[[3.0, 4.0], [3.0, 4.0]]]

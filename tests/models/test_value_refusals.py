@@ -1,0 +1,159 @@
+"""Layouts that are not what the host says are refused, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.models.entries import ENTRIES
+from unsmooth.errors import UnsmoothError
+from unsmooth.models import value_projection
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+
+class Adapter(nn.Module):
+    """Shows the weight it wraps but computes something else, as LoRA layers do."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias, self.change = inner.weight, inner.bias, nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = nn.functional.linear(x, self.weight, self.bias) + self.change(x)
+        return out
+
+
+class AdaptedLinear(nn.Linear):
+    """The same as a subclass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class DynamicTanh(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.tanh()
+
+
+class Wrapped(Tensor):
+    """A tensor subclass, as quantisation libraries have."""
+
+
+def _set(path: str, make: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """A change that replaces the module or parameter at `path` of the first block."""
+
+    def change(block: Any) -> None:
+        owner, _, name = path.rpartition(".")
+        module = block.get_submodule(owner)
+        new = make(getattr(module, name))
+        delattr(module, name)
+        setattr(module, name, new)
+
+    return change
+
+
+def _weight(dtype: torch.dtype) -> Callable[[Any], Any]:
+    return lambda weight: nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+
+
+def _remove(path: str) -> Callable[[Any], None]:
+    def change(block: Any) -> None:
+        owner, _, name = path.rpartition(".")
+        delattr(block.get_submodule(owner), name)
+
+    return change
+
+
+def _extra_lambda(block: Any) -> None:
+    block.attn.lambda_q1 = nn.Parameter(torch.zeros(4))
+
+
+def _extra_key(block: Any) -> None:
+    block.self_attn = nn.MultiheadAttention(16, 2, add_bias_kv=True)
+
+
+def _other_width(block: Any) -> None:
+    block.self_attn = nn.MultiheadAttention(16, 2, kdim=8, vdim=8)
+
+
+def _residual_after_norm(block: Any) -> None:
+    block.apply_residual_connection_post_layernorm = True
+
+
+def _three_heads(block: Any) -> None:
+    block.self_attn.config.num_attention_heads = 3
+
+
+VALUE = "attention.self.value"
+REFUSED = [
+    ("bert-tiny", _set(VALUE, Adapter), "an nn.Linear at 'attention.self.value' in BertLayer but got Adapter"),
+    ("bert-tiny", _set(VALUE, lambda old: AdaptedLinear(16, 16)), "but got AdaptedLinear"),
+    ("bert-tiny", _set(VALUE, lambda old: nn.Linear(16, 8)), r"so value projection \(16, 16\).*but got.*\(16, 8\)"),
+    ("bert-tiny", _set("attention.output.dense", lambda old: nn.Linear(8, 16)), r"output projection \(8, 16\)"),
+    ("bert-tiny", _set(f"{VALUE}.weight", _weight(torch.int8)), "float weights.*of int8, which is quantised"),
+    ("bert-tiny", _set(f"{VALUE}.weight", _weight(torch.float8_e4m3fn)), "of float8_e4m3fn, which is quantised"),
+    ("bert-tiny", lambda block: block.to("meta"), "a meta tensor"),
+    ("bert-tiny", _remove("attention.output.dense"), "a module 'attention.output.dense' in BertLayer but got none"),
+    ("bert-tiny", _remove("attention.self.num_attention_heads"), "a number at 'attention.self.num_attention_heads'"),
+    ("bert-tiny", _set("attention.output.LayerNorm", lambda old: DynamicTanh()), "but got DynamicTanh"),
+    ("bert-tiny", _set("attention.output.LayerNorm", lambda old: nn.LayerNorm(8)), "a norm of 16 features"),
+    ("llama-grouped", _three_heads, "a whole number of query heads to every key/value head"),
+    (
+        "gpt2-tiny",
+        _set("attn.c_attn.weight", lambda old: nn.Parameter(old.T.contiguous())),
+        "all queries, then all keys",
+    ),
+    ("timm_vit-stand-in", _extra_lambda, "plain Attention.*lambda_q1"),
+    ("timm_vit-stand-in", _set("attn.norm", lambda old: nn.LayerNorm(16)), "nothing between values and output"),
+    ("timm_vit-stand-in", _set("ls1", lambda old: nn.Linear(16, 16)), "a LayerScale or nothing at 'ls1'"),
+    ("torch_encoder-post-batch-first", _extra_key, "an extra key"),
+    ("torch_encoder-post-batch-first", _other_width, "keys or values of another width"),
+    ("bloom-tiny", _residual_after_norm, "one added to the normalised stream"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), REFUSED, ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSED)])
+def test_refused(name: str, change: Callable[[Any], None], message: str) -> None:
+    model = BY_NAME[name].model()
+    value_projection(model, 0)
+    block = model.get_submodule(BY_NAME[name].blocks.format(0))
+    change(block)
+    with pytest.raises(UnsmoothError, match=message):
+        value_projection(model, 0)
+
+
+def test_tensor_subclass_is_refused() -> None:
+    model = BY_NAME["llama-llama"].model()
+    projection = model.layers[0].self_attn.v_proj
+    projection.weight = nn.Parameter(projection.weight.detach().as_subclass(Wrapped))
+    with pytest.raises(UnsmoothError, match="quantised"):
+        value_projection(model, 0)
+
+
+@pytest.mark.parametrize("block", [-1, 3])
+def test_block_that_is_not_there(block: int) -> None:
+    with pytest.raises(UnsmoothError, match=f"a block from 0 to 2 but got {block}"):
+        value_projection(BY_NAME["bert-tiny"].model(), block)
+
+
+def test_pattern_over_unknown_blocks() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with pytest.raises(UnsmoothError, match="a known layout of value weights in block '1' but got Linear"):
+        value_projection(model, 1, blocks="*")
+
+
+def test_pattern_over_known_blocks() -> None:
+    model = BY_NAME["bert-tiny"].model()
+    some = value_projection(model, 1, blocks="encoder.layer.[02]")
+    assert torch.equal(some.w_v, value_projection(model, 2).w_v)
+
+
+def test_weights_that_are_not_finite_are_handed_on() -> None:
+    model = BY_NAME["bert-tiny"].model()
+    model.encoder.layer[0].attention.self.value.weight.data[0, 0] = float("nan")
+    assert value_projection(model, 0).w_v.isnan().sum() == 1
