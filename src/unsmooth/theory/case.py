@@ -15,8 +15,10 @@ from unsmooth.theory.outcome import LIMITS, outcome
 from unsmooth.theory.predict import predict
 from unsmooth.theory.trajectory import Trajectory
 
-P1 = "P1: Dovonon, Bronstein & Kusner (arXiv 2401.04301)"
-P2 = "P2: Yu & Zhang (arXiv 2312.06182)"
+P1 = "P1 (arXiv 2401.04301)"
+P2 = "P2 (arXiv 2312.06182)"
+BEYOND_P1 = f"extends {P1}"
+BEYOND_P2 = f"extends {P2}"
 LOW_PASS = "Wang et al. (arXiv 2203.05962)"
 Relation: TypeAlias = Literal["≈", "<", ">"]
 

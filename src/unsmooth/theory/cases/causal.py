@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix
 from unsmooth.theory.iterate import iterate
 from unsmooth.theory.maps import causal_attention, drawn, with_eigenvalues
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Causal attention"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 
 
 @case(
@@ -24,7 +23,7 @@ BEYOND = "extends P1 (arXiv 2401.04301)"
     group=GROUP,
     description="The left Perron vector of a causal map is the first unit vector: where the mean dominates, every "
     "token goes to the first token's trajectory, whatever the others were.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="input convergence",
 )
 def _first_token(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -51,7 +50,7 @@ def _first_token(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     group=GROUP,
     description="The eigenvalues of a causal map are its diagonal, all in (0, 1]: with λ in [−1, 0) every 1 + μλ is in "
     "[0, 1) and the stream shrinks in the end. Singular values tell of the growth before that.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="every eigenvalue of the layer is below 1",
 )
 def _nothing_grows(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

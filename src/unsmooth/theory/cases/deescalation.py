@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import P2, Comparison, Setup, case
+from unsmooth.theory.case import P1, P2, Comparison, Setup, case
 from unsmooth.theory.iterate import iterate
 from unsmooth.theory.maps import drawn, uniform_attention
 from unsmooth.theory.trajectory import Trajectory
@@ -25,7 +25,7 @@ def _weights(tau: float) -> Tensor:
     group="Removing the mean",
     description="(I − τΠ)X is one layer with uniform attention and H = −τI. It leaves t_sim at "
     "(1 − τ)²s/((1 − τ)²s + 1 − s): 0 for τ = 1, unchanged for τ = 2.",
-    paper=f"{P2}; P1 (arXiv 2401.04301) for the layer",
+    paper=f"{P2}; as a layer of {P1}",
     predicted="(I − τΠ)X = X + AXH with A = Π and H = −τI",
 )
 def _de_escalation(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix
 from unsmooth.theory.maps import drawn, random_attention
 from unsmooth.theory.modes import modes
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Several heads"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 
 
 def _three_heads() -> Setup:
@@ -30,7 +29,7 @@ def _three_heads() -> Setup:
     group=GROUP,
     description="Equal tokens stay equal under Σ A_h X H_h, so the spectrum is that of I + ΣH_h together with that of "
     "X̃ + Σ(I − Π)A_h X̃ H_h on the other token directions.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="the eigenvalues of the layer are those of the two parts",
 )
 def _split(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -63,7 +62,7 @@ def _positive_heads() -> Setup:
     name="positive-heads-sharpen",
     group=GROUP,
     description="Every head has positive eigenvalues, so alone each lets the mean dominate; together they do not.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="positive spectra in every head, and yet the mean does not dominate",
 )
 def _positive(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -91,7 +90,7 @@ def _decoupled() -> Setup:
     group=GROUP,
     description="With W_V = V and W_O = ΛV⁻¹, cut into heads, the heads decouple: the spectrum is the union over heads "
     "of 1 + μλ with μ of that head's map and λ of its slots.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="the eigenvalues of the layer are the union of the heads'",
 )
 def _union(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.maps import causal_attention, drawn, random_attention
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Attention that varies"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 DEPTH, TOKENS, DIM = 24, 16, 32
 
 
@@ -32,7 +31,7 @@ def _add(weight: float, causal: bool) -> None:
         group=GROUP,
         description=f"H = {'+' if rises else '−'}½I over {DEPTH} layers, each with a random "
         f"{'causal ' if causal else ''}map of its own.",
-        paper=BEYOND,
+        paper=BEYOND_P1,
         predicted="t_sim rises towards 1" if rises else "t_sim falls towards 0",
     )
     def _direction(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

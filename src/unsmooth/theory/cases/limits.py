@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import LOW_PASS, P1, Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, LOW_PASS, P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import eigenvalues, line_turn, off_mean, real_vectors, up_to_sign
 from unsmooth.theory.maps import cyclic_attention, drawn, random_attention, two_group_attention, with_eigenvalues
 from unsmooth.theory.predict import predict
@@ -15,7 +15,6 @@ from unsmooth.theory.prediction import sign_cosine
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Limits"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 
 
 def _mean() -> Setup:
@@ -53,6 +52,7 @@ def _mean_limit(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="mean-turns",
     group=GROUP,
     description="A complex pair of H at μ = 1 still makes all tokens equal; their common direction turns with depth.",
+    paper=BEYOND_P1,
     predicted="input convergence",
 )
 def _mean_turns(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -71,6 +71,7 @@ def _lowest() -> Setup:
     group=GROUP,
     description="A real simple μ < 1 with real λ dominates: rank one, tokens on a line with the signs of the mode v. "
     "As πᵀv = 0 these are mixed, so cosines are ±1 and their mean is ((n₊ − n₋)² − n)/(n(n − 1)), not 1.",
+    paper=f"{P1}; the mean cosine extends it",
     predicted="collinear",
 )
 def _lowest_mode(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -95,7 +96,7 @@ def _lowest_mode(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="only-feature-complex",
     group=GROUP,
     description="Real μ with a complex pair of λ: rank one, cosines ±1 that stay, a feature direction that turns.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="collinear",
 )
 def _only_feature(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -113,7 +114,7 @@ def _only_feature(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="only-token-complex",
     group=GROUP,
     description="A complex pair of μ with real λ: rank one, |cosine| 1, and a pattern of signs that turns with depth.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="collinear",
 )
 def _only_token(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -121,7 +122,9 @@ def _only_token(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     signs = torch.sign(tail[:, :, 0] * tail[:, :1, 0])
     return [
         Comparison("sign patterns over 20 layers", float(len({tuple(row) for row in signs.tolist()})), ">", 1.5),
-        Comparison("lowest mean |cosine| over 20 layers", trajectory.mean_abs_cosine[-20:].min().item(), ">", 1 - 1e-6),
+        Comparison(
+            "largest 1 − mean |cosine| over 20 layers", 1 - trajectory.mean_abs_cosine[-20:].min().item(), "<", 1e-6
+        ),
         Comparison("turn of the token pattern in one layer (1 − |cosine|)", _pattern_turn(tail), ">", 1e-3),
     ]
 
@@ -138,7 +141,7 @@ def _pattern_turn(states_LND: Tensor) -> float:
     group=GROUP,
     description="Complex μ with complex λ: two token and two feature directions stay, so rank two and no angle "
     "converges.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="rank two",
 )
 def _both(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

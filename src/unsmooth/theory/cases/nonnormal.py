@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import eigenvalues
 from unsmooth.theory.maps import drawn, lazy_attention
 from unsmooth.theory.trajectory import Trajectory
@@ -29,7 +29,7 @@ def _skewed() -> Tensor:
     group="Weights far from normal",
     description="All eigenvalues of H are in [−1, 0), so in the long run the mean does not dominate; but the symmetric "
     "part of H has a large positive eigenvalue and t_sim rises for many layers before that.",
-    paper="extends P1 (arXiv 2401.04301)",
+    paper=BEYOND_P1,
     predicted="t_sim rises over the first layers and falls in the end",
 )
 def _smooths(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -37,7 +37,7 @@ def _smooths(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     symmetric = np.linalg.eigvalsh((setup.h_DD + setup.h_DD.T).numpy() / 2.0)
     condition = float(np.linalg.cond(np.linalg.eig(setup.h_DD.numpy())[1]))
     return [
-        Comparison("lowest eigenvalue of H", float(values.real.min()), ">", -1.0 - 1e-6),
+        Comparison("lowest eigenvalue of H", float(values.real.min()), "≈", -1.0, tolerance=1e-6),
         Comparison("highest eigenvalue of H", float(values.real.max()), "<", 0.0),
         Comparison("condition of its eigenvectors", condition, ">", 100.0),
         Comparison("highest eigenvalue of its symmetric part", float(symmetric.max()), ">", 1.0),

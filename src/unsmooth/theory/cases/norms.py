@@ -8,14 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import distance, eigenvalues, off_mean
 from unsmooth.theory.iterate import iterate
 from unsmooth.theory.maps import drawn, random_attention, with_eigenvalues
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Norms"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 TOKENS, DIM = 16, 64
 
 
@@ -41,7 +40,7 @@ def _change(setup: Setup) -> float:
     group=GROUP,
     description="A pre-norm divides the branch's input by σ, so the effective eigenvalues are λ/σ: one layer with "
     "H = −0.9I sharpens a stream of scale 1 and smooths the same stream at scale 0.02.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="t_sim falls at scale 1 and rises at scale 0.02",
 )
 def _scale(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -109,7 +108,7 @@ def _post_norm() -> Setup:
     group=GROUP,
     description="A post-norm on tokens of one scale σ is the matrix C diag(γ)/σ, C = I − 11ᵀ/d: it multiplies (I + H) "
     "on the token mean and X̃ + (I − Π)AX̃H on the rest, residual included.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="the norm acts as C diag(γ)/σ on both parts",
 )
 def _post(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

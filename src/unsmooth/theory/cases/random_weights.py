@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.functional import escalation_rate
-from unsmooth.theory.case import P2, Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P2, P2, Comparison, Setup, case
 from unsmooth.theory.cases._tools import eigenvalues
 from unsmooth.theory.maps import drawn, lazy_attention, random_attention
 from unsmooth.theory.trajectory import Trajectory
@@ -53,7 +53,7 @@ def _rates(second: float, x_ND: Tensor, similarity: float) -> _Rates:
     description="X + PXW with zero-mean W, E[WWᵀ] = I, and P whose other eigenvalues all have modulus |λ₂|: the share "
     "of diversity lost is about s(1 − |λ₂|²)/(1 + s + |λ₂|²(1 − s)), with s = t_sim(X), and at least s(1 − |λ₂|²)/2. "
     "The closed form is a ratio of expectations, so approximate.",
-    paper=P2,
+    paper=f"{P2}; the closed form extends it",
     predicted="E r follows the closed form and stays above the floor",
 )
 def _escalation(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -83,7 +83,7 @@ def _second(attention: Tensor) -> tuple[float, float]:
     group=GROUP,
     description="Attention over n tokens from normal logits of variance σ² has |λ₂| ≈ √((exp(σ²) − 1)/n), and about "
     "twice that as norm on the differences: at initialisation the gap is wide, and wider in longer contexts.",
-    paper=f"extends {P2}",
+    paper=BEYOND_P2,
     predicted="|λ₂| ≈ √((exp(σ²) − 1)/n)",
 )
 def _gap(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -107,7 +107,7 @@ def _gap(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     group=GROUP,
     description="|λ₂| is a rate in the long run. One layer of a map that is not normal can grow differences by "
     "‖(I − Π)A(I − Π)‖₂, which is larger and may exceed 1.",
-    paper=f"extends {P2}",
+    paper=BEYOND_P2,
     predicted="the norm on the differences exceeds |λ₂|, and 1",
 )
 def _no_bound(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

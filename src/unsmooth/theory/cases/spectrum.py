@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix, real_vectors
 from unsmooth.theory.iterate import iterate
 from unsmooth.theory.maps import cyclic_attention, drawn, random_attention, two_group_attention, with_eigenvalues
@@ -44,6 +45,7 @@ def _real_pair() -> Setup:
     name="left-eigenvectors",
     group=GROUP,
     description="Its eigen-matrices are vwᵀ with v a right eigenvector of A and w a left one of H, not a right one.",
+    paper=BEYOND_P1,
     predicted="vwᵀ is mapped to (1 + μλ)vwᵀ for left w only",
 )
 def _left_eigenvectors(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -71,7 +73,7 @@ def _disc(factor: float) -> Setup:
     return Setup(attention, _on_circle(attention, factor, 0.5), drawn(8, 2, seed=8), depth=600)
 
 
-ANGLES = torch.linspace(0.1, 3.1, 7).tolist()
+ANGLES = torch.linspace(0.1, math.pi, 7, dtype=torch.float64).tolist()
 
 
 def _final_similarities(setup: Setup, factor: float) -> list[float]:
@@ -85,10 +87,13 @@ def _final_similarities(setup: Setup, factor: float) -> list[float]:
     group=GROUP,
     description="A with real spectrum and lowest eigenvalue m: λ outside the disc with centre −1/(1 + m) and radius "
     "1/(1 + m) lets the mean dominate. Here 5 % outside, all around.",
+    paper=BEYOND_P1,
     predicted="input convergence",
 )
 def _outside(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
-    return [Comparison("lowest final t_sim around the disc", min(_final_similarities(setup, 1.05)), ">", 1 - 1e-6)]
+    return [
+        Comparison("largest final 1 − t_sim around the disc", 1.0 - min(_final_similarities(setup, 1.05)), "<", 1e-6)
+    ]
 
 
 @case(
@@ -96,6 +101,7 @@ def _outside(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="disc-inside",
     group=GROUP,
     description="The same 5 % inside the disc: the lowest mode dominates, all tokens lie on a line with mixed signs.",
+    paper=BEYOND_P1,
     predicted="collinear",
 )
 def _inside(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -144,6 +150,7 @@ def _sharpening(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="smoothing-interval",
     group=GROUP,
     description="λ > 0 always lets the mean dominate: |1 + tμ| < 1 + t.",
+    paper=BEYOND_P1,
     predicted="input convergence",
 )
 def _smoothing(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -159,7 +166,7 @@ def _smoothing(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     group=GROUP,
     description="The disc is a test for real μ only: under near-cyclic attention λ = 0.235 ± 0.187i, with positive "
     "real part, does not let the mean dominate.",
-    paper="extends P1 (arXiv 2401.04301)",
+    paper=BEYOND_P1,
     predicted="rank two",
 )
 def _near_cyclic(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import Comparison, Setup, case
+from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
 from unsmooth.theory.cases._tools import off_mean
 from unsmooth.theory.maps import drawn, random_attention, two_group_attention, uniform_attention, with_eigenvalues
 from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Ties"
-BEYOND = "extends P1 (arXiv 2401.04301)"
 VALUES = (0.0, 0.0, 0.0, -0.5, -0.9)
 
 
@@ -28,7 +27,7 @@ VALUES = (0.0, 0.0, 0.0, -0.5, -0.9)
     group=GROUP,
     description="λ clipped to a closed [−1, 0] has exact zeros, which give the eigenvalue 1 for every μ. With all "
     "μ ≥ 0 and three zeros three directions of every token stay as they were: no rank collapse.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="no collapse",
 )
 def _zero_features(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -54,7 +53,7 @@ def _zero_features(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]
     name="zero-token-eigenvalues",
     group=GROUP,
     description="Uniform attention has μ = 0 n − 1 times: with λ in [−1, 0) the mean goes and (I − Π)X₀ stays exactly.",
-    paper=BEYOND,
+    paper=BEYOND_P1,
     predicted="no collapse",
 )
 def _zero_tokens(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
@@ -70,6 +69,7 @@ def _zero_tokens(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     name="no-weights",
     group=GROUP,
     description="H = 0: every eigenvalue is 1 and the layer is the identity.",
+    paper=BEYOND_P1,
     predicted="no collapse",
 )
 def _no_weights(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
