@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import functional, models, report
+    from unsmooth import functional, models, report, spectra, theory
     from unsmooth.errors import UnsmoothError
+    from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models import load
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
 
@@ -21,25 +22,33 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+source"
 
 _HOME = {
+    "Explanation": "unsmooth.explaining",
     "Scan": "unsmooth.scanning",
     "ScanInterrupted": "unsmooth.scanning",
     "UnsmoothError": "unsmooth.errors",
+    "explain": "unsmooth.explaining",
     "load": "unsmooth.models",
+    "load_explanation": "unsmooth.explaining",
     "load_scan": "unsmooth.scanning",
     "scan": "unsmooth.scanning",
 }
-_ROOMS = ("functional", "models", "report")
+_ROOMS = ("functional", "models", "report", "spectra", "theory")
 
 __all__ = [
+    "Explanation",
     "Scan",
     "ScanInterrupted",
     "UnsmoothError",
+    "explain",
     "functional",
     "load",
+    "load_explanation",
     "load_scan",
     "models",
     "report",
     "scan",
+    "spectra",
+    "theory",
 ]
 
 

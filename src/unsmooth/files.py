@@ -1,10 +1,13 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what goes into them."""
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
 
@@ -36,6 +39,17 @@ def check_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise _not_writable("a writable folder", folder, error) from None
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: null stands for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def _not_writable(what: str, folder: Path, error: OSError) -> UnsmoothError:

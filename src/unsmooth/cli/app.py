@@ -9,6 +9,7 @@ import click
 import typer
 
 from unsmooth.cli.compare import compare
+from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
 from unsmooth.cli.scan import scan
 
@@ -18,13 +19,14 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
-    help="See how alike the tokens of a Transformer become with depth.",
+    help="See and explain how alike the tokens of a Transformer become with depth.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(scan)
+app.command()(explain)
 app.command()(compare)
 app.command()(ls)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unsmooth.models import Anatomy, NoAttentionMap
+from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
 from unsmooth.models.watch import first_input, first_output
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
@@ -55,15 +55,14 @@ class BatchView:
 
     layers: list[LayerView]
     real_BN: Tensor
-    missing_maps: str | None = None
+    missing_maps: tuple[str, ...] = ()
 
 
 def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> BatchView:
     """Run the model once on `inputs` and keep what its blocks saw."""
     layers: list[LayerView] = []
     maps: dict[int, Tensor] = {}
-    missing = None
-    sites = anatomy.sites
+    missing: dict[str, None] = {}
 
     def note(layer: int, site: str, tensor: Tensor) -> None:
         if layer == 0:
@@ -73,15 +72,14 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
     with ExitStack() as stack:
         # Ours first: the view of a layer must exist before anything in it is seen.
         stack.enter_context(_recording_calls(anatomy, layers))
-        watch = stack.enter_context(anatomy.watch(note, sites))
+        watch = stack.enter_context(anatomy.watch(note, anatomy.sites))
         try:
-            with anatomy.watch_attention(maps.__setitem__):
-                call(anatomy.model, inputs)
-        except NoAttentionMap as error:
-            missing = str(error)
-            layers.clear()
-            maps.clear()
-            call(anatomy.model, inputs)
+            stack.enter_context(
+                watch_attention(anatomy, maps.__setitem__, lambda error: missing.setdefault(_no_maps(error)))
+            )
+        except NoAttentionMap as error:  # blocks of an unknown family
+            missing[_no_maps(error)] = None
+        call(anatomy.model, inputs)
         handed = watch.real_tokens_BN
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
@@ -89,7 +87,11 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
     if real is None:
         some = layers[0].sites["input"]
         real = torch.ones(some.shape[:2], dtype=torch.bool, device=some.device)
-    return BatchView(layers, real.to(layers[0].sites["input"].device), missing)
+    return BatchView(layers, real.to(layers[0].sites["input"].device), tuple(missing))
+
+
+def _no_maps(error: NoAttentionMap) -> str:
+    return f"No attention map was seen ({error.reason}), so verdicts are from weights alone."
 
 
 @contextmanager
@@ -120,9 +122,7 @@ def _recording_calls(anatomy: Anatomy, layers: list[LayerView]) -> Iterator[None
             handle.remove()
 
 
-def _with_input(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], x: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_input(args: tuple[Any, ...], kwargs: Mapping[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with other hidden states, found the way `first_input` finds them."""
     old = first_input(args, kwargs)
     for index, value in enumerate(args):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import check_writable, write_whole
+from unsmooth.files import check_writable, finite, write_whole
 from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 FORMAT = 1
@@ -21,7 +21,7 @@ def save_scan(scan: Scan, folder: Path) -> Path:
     check_writable(folder)
     write_whole(folder / "scan.json", json.dumps(to_json(scan), indent=1, allow_nan=False))
     write_whole(folder / "scan.csv", scan.to_frame().to_csv(index=False))
-    write_whole(folder / "manifest.json", json.dumps(_finite(dict(scan.manifest)), indent=1, allow_nan=False))
+    write_whole(folder / "manifest.json", json.dumps(finite(dict(scan.manifest)), indent=1, allow_nan=False))
     return folder
 
 
@@ -44,17 +44,6 @@ def load_scan(folder: str | Path) -> Scan:
         raise expected(f"a whole scan.json in {folder}", f"{type(error).__name__}", "scanning again") from None
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null stands for it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 def to_json(scan: Scan) -> dict[str, Any]:
     """Everything a scan holds, in types that JSON has; NaN becomes null."""
     content = {
@@ -72,7 +61,7 @@ def to_json(scan: Scan) -> dict[str, Any]:
         "manifest": dict(scan.manifest),
         "baseline": None if scan.baseline is None else to_json(scan.baseline),
     }
-    result: dict[str, Any] = _finite(content)
+    result: dict[str, Any] = finite(content)
     return result
 
 

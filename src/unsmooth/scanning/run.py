@@ -110,7 +110,7 @@ def scan(
     module = load(model) if isinstance(model, str) else model
     anatomy = find_anatomy(module, blocks)
     anatomy.check_sites(plan.sites)
-    how = _preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length)
+    how = preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length)
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
@@ -180,7 +180,7 @@ def _read_all(
             advance()
 
 
-def _preprocessing(
+def preprocessing(
     module: nn.Module,
     anatomy: Anatomy,
     tokenizer: Any | None,
@@ -188,6 +188,7 @@ def _preprocessing(
     batch_size: int,
     max_length: int | None,
 ) -> Preprocessing:
+    """How data becomes what `module` reads: its own tokenizer and image processor unless others are given."""
     origin = origin_of(module)
     core = transformers_core(module, anatomy)
     # A sentence-transformers model carries its tokenizer itself.

@@ -1,0 +1,170 @@
+"""What data says of each layer, gathered batch by batch: numbers per sequence, a few attention maps, a Jacobian."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.explaining.breakdown import break_down
+from unsmooth.explaining.growth import stack_growth
+from unsmooth.explaining.jacobian import BlockMap, Split, gains
+from unsmooth.explaining.observe import BatchView, LayerView
+from unsmooth.explaining.result import Gains, Stack
+from unsmooth.explaining.rules import RULES, LayerInput
+from unsmooth.explaining.weights import Weights, branch_scale, stream_scale
+from unsmooth.functional import mean_cosine
+from unsmooth.models import row_sum_error
+
+# Attention whose rows are further from 1 than this has another theory.
+ROW_SUM_TOLERANCE = 1e-3
+
+
+@dataclass
+class LayerEvidence:
+    """One layer over all batches: `numbers` are per-sequence values by name."""
+
+    path: str
+    numbers: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    scales: list[Tensor] = field(default_factory=list)
+    branch_scales: list[Tensor] = field(default_factory=list)
+    maps: list[Tensor] = field(default_factory=list)
+    gains: Gains | None = None
+
+    def mean(self, name: str) -> float | None:
+        """Mean over sequences of what is finite; None where nothing is."""
+        values = [value for value in self.numbers.get(name, ()) if math.isfinite(value)]
+        return sum(values) / len(values) if values else None
+
+    def scale(self) -> float | None:
+        """Median σ over tokens."""
+        return _median(self.scales)
+
+    def branch_scale(self) -> float | None:
+        """Median σ of the branch under a norm on it."""
+        return _median(self.branch_scales)
+
+
+@dataclass
+class Evidence:
+    """All layers, and what went missing on the way."""
+
+    layers: list[LayerEvidence] = field(default_factory=list)
+    sequences: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    notes: dict[str, None] = field(default_factory=dict)
+    stack: Stack | None = None
+    digests: list[bytes] = field(default_factory=list)
+
+    def add(self, view: BatchView, weights: dict[str, Weights], spectral_sequences: int, jacobian: bool) -> None:
+        """Take one batch in."""
+        split = Split(view.real_BN)
+        long_B = view.real_BN.sum(dim=1) >= 2
+        self.skipped += int((~long_B).sum())
+        self.sequences += int(long_B.sum())
+        self.tokens += int(view.real_BN[long_B].sum())
+        for reason in view.missing_maps:
+            self.notes[reason] = None
+        if not self.layers:
+            self.layers = [LayerEvidence(layer.path) for layer in view.layers]
+        if len(self.layers) != len(view.layers):
+            raise UnsmoothError(
+                f"Expected {len(self.layers)} layers as in the first batch but got {len(view.layers)}. "
+                f"Try a model whose depth does not change from batch to batch."
+            )
+        for number, (found, layer) in enumerate(zip(self.layers, view.layers, strict=True), start=1):
+            self._measure(found, layer, split, long_B)
+            self._weigh(found, layer, view.real_BN, weights[layer.path])
+            self._predict(number, found, LayerInput(layer, split, weights[layer.path].values), long_B)
+            self._keep_maps(number, found, layer, view.real_BN, long_B, spectral_sequences)
+            if jacobian and found.gains is None:
+                self._differentiate(number, found, layer, split)
+        if jacobian and self.stack is None:
+            self._follow_stack(view)
+
+    def _measure(self, found: LayerEvidence, layer: LayerView, split: Split, long_B: Tensor) -> None:
+        before, after = layer.sites["input"], layer.sites["output"]
+        values = {
+            "similarity_before": split.similarity(before),
+            "similarity_after": split.similarity(after),
+            "cosine_before": mean_cosine(before, split.real_BN),
+            "cosine_after": mean_cosine(after, split.real_BN),
+            "mean_norm": split.energy(split.mean_part(before)).div(split.real_BN.sum(dim=1)).sqrt(),
+        }
+        remaining = 1.0 - values["similarity_before"]
+        values["escalation"] = torch.where(
+            remaining > 0, 1.0 - (1.0 - values["similarity_after"]) / remaining.clamp_min(1e-30), 0.0
+        )
+        values |= break_down(layer.sites, split) or {}
+        for name, numbers_B in values.items():
+            found.numbers[name] += numbers_B[long_B].double().tolist()
+
+    def _weigh(self, found: LayerEvidence, layer: LayerView, real_BN: Tensor, weights: Weights) -> None:
+        values, before = weights.values, layer.sites["input"]
+        if values is None:
+            return
+        if values.place == "post":
+            if "attention" not in layer.sites:
+                return
+            before = before + layer.sites["attention"]
+        found.scales.append(stream_scale(values, before[real_BN].float()).cpu())
+        if layer.maps_BHNN is not None and "normed" in layer.sites:
+            scale_BN = branch_scale(values, layer.maps_BHNN, layer.sites["normed"])
+            if scale_BN is not None:
+                found.branch_scales.append(scale_BN[real_BN].cpu())
+
+    def _predict(self, number: int, found: LayerEvidence, given: LayerInput, long_B: Tensor) -> None:
+        for name, rule in RULES.items():
+            if rule.of_input is None:
+                continue
+            try:
+                change_B = rule.of_input(given)
+            except (RuntimeError, NotImplementedError) as error:
+                self.notes[f"Rule {name} could not be applied at layer {number}: {_first_line(error)}."] = None
+                continue
+            if change_B is not None:
+                found.numbers[f"rule {name}"] += change_B[long_B].double().tolist()
+
+    def _keep_maps(
+        self, number: int, found: LayerEvidence, layer: LayerView, real_BN: Tensor, long_B: Tensor, most: int
+    ) -> None:
+        if layer.maps_BHNN is None or len(found.maps) >= most:
+            return
+        error = row_sum_error(layer.maps_BHNN, real_BN)
+        if not error <= ROW_SUM_TOLERANCE:
+            self.notes[
+                f"Rows of attention at layer {number} are up to {error:.2g} away from summing to one (talking heads, "
+                f"differential or gated attention, or NaN): equal tokens do not stay equal there, so its verdict is "
+                f"from weights alone."
+            ] = None
+            return
+        for sequence in long_B.nonzero().flatten().tolist()[: most - len(found.maps)]:
+            real_N = real_BN[sequence]
+            found.maps.append(layer.maps_BHNN[sequence][:, real_N][:, :, real_N].float().cpu())
+
+    def _differentiate(self, number: int, found: LayerEvidence, layer: LayerView, split: Split) -> None:
+        try:
+            found.gains = gains(BlockMap(layer, split))
+        except (RuntimeError, NotImplementedError) as error:
+            self.notes[f"The Jacobian of layer {number} could not be had: {_first_line(error)}."] = None
+
+    def _follow_stack(self, view: BatchView) -> None:
+        try:
+            self.stack = stack_growth(view)
+        except (RuntimeError, NotImplementedError) as error:
+            self.notes[f"Growth over the stack could not be had: {_first_line(error)}."] = None
+
+
+def _median(parts: list[Tensor]) -> float | None:
+    values = torch.cat(parts) if parts else torch.empty(0)
+    values = values[values.isfinite()]
+    return float(values.median()) if len(values) else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

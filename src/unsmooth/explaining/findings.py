@@ -1,0 +1,206 @@
+"""Puts what weights and data say of every layer and head into an `Explanation`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.explaining.breakdown import PARTS
+from unsmooth.explaining.evidence import Evidence, LayerEvidence
+from unsmooth.explaining.manifest import build_manifest
+from unsmooth.explaining.result import Breakdown, Explanation, HeadFinding, LayerFinding, RuleScore
+from unsmooth.explaining.rules import RULES
+from unsmooth.explaining.score import score
+from unsmooth.explaining.spectral import HeadSpectra, LayerSpectra, layer_spectra
+from unsmooth.explaining.weights import Folded, Weights, fold
+from unsmooth.explaining.words import change, reason, sentence
+from unsmooth.models import Anatomy, ValueProjection
+from unsmooth.scanning.assemble import model_name
+from unsmooth.scanning.data import Source
+
+
+def assemble(
+    module: nn.Module,
+    anatomy: Anatomy,
+    weights: Sequence[Weights],
+    evidence: Evidence,
+    source: Source | None,
+    name: str | None,
+) -> Explanation:
+    """Verdicts for every layer that ran, or for every block where there is no data."""
+    called = name or model_name(module)
+    by_path = {one.path: one for one in weights}
+    seen: Sequence[LayerEvidence] = evidence.layers or [LayerEvidence(one.path) for one in weights]
+    notes = dict(evidence.notes)
+    layers: list[LayerFinding] = []
+    heads: list[HeadFinding] = []
+    for number, found in enumerate(seen, start=1):
+        layer, of_heads = _explain_layer(number, by_path[found.path], found, notes)
+        layers.append(layer)
+        heads += of_heads
+    scores = tuple(_scores(layers))
+    if evidence.skipped:
+        notes[f"{evidence.skipped} sequences of a single token were left out: one token is always alike."] = None
+    return Explanation(
+        name=called,
+        layers=tuple(layers),
+        heads=tuple(heads),
+        scores=scores,
+        rules={name: rule.definition for name, rule in RULES.items()},
+        stack=evidence.stack,
+        manifest=build_manifest(module, anatomy, evidence, source),
+        notes=tuple(notes),
+        sentence=sentence(called, layers, scores, evidence.stack),
+    )
+
+
+def _explain_layer(
+    number: int, weights: Weights, found: LayerEvidence, notes: dict[str, None]
+) -> tuple[LayerFinding, list[HeadFinding]]:
+    if weights.values is None or weights.problem is not None:
+        notes[f"Layer {number}: {weights.problem}"] = None
+        return _unexplained(number, weights, found), []
+    values = weights.values
+    folded = fold(values, found.scale() or 1.0, found.branch_scale())
+    maps = [map_HNN.to(values.w_v.device) for map_HNN in found.maps]
+    try:
+        spectral = layer_spectra(folded, maps)
+    except UnsmoothError as error:
+        notes[f"Layer {number}: {error}"] = None
+        return _unexplained(number, weights, found), []
+    layer = _layer(number, values, folded, spectral, found)
+    return layer, [
+        _head(number, head, values, folded, one, spectral.known_rest, found.scale())
+        for head, one in enumerate(spectral.heads)
+    ]
+
+
+def _unexplained(number: int, weights: Weights, found: LayerEvidence) -> LayerFinding:
+    """What data alone says, where the weights could not be read."""
+    return LayerFinding(
+        layer=number,
+        block=weights.path,
+        place="unknown" if weights.values is None else weights.values.place,
+        scale=found.scale(),
+        mean_modulus=math.nan,
+        rest_modulus=None,
+        margin=math.nan,
+        verdict="undecided",
+        reason=f"No verdict: {weights.problem or 'its spectra could not be had'}",
+        mode_cosine=None,
+        flip_scale=None,
+        change="",
+        eigenvalues=(),
+        **_measured(found, {}),
+    )
+
+
+def _layer(
+    number: int, values: ValueProjection, folded: Folded, spectral: LayerSpectra, found: LayerEvidence
+) -> LayerFinding:
+    one, scale = spectral.dominance, found.scale()
+    predicted = {
+        name: rule.of_spectra(spectral) for name, rule in RULES.items() if rule.of_spectra is not None and found.numbers
+    }
+    return LayerFinding(
+        layer=number,
+        block=found.path,
+        place=values.place,
+        scale=scale,
+        mean_modulus=one.mean_modulus,
+        rest_modulus=one.rest_modulus if spectral.known_rest else None,
+        margin=one.margin,
+        verdict=one.verdict,
+        reason=reason(one, spectral.known_rest, folded.ignored, scale, values.place),
+        mode_cosine=one.mode_cosine,
+        flip_scale=spectral.flip_scale,
+        change=change(one, spectral.known_rest, spectral.flip_scale, scale, values.place),
+        eigenvalues=spectral.cloud,
+        drift=_drift(values, found),
+        escalation_bound=_escalation_bound(spectral, found),
+        **_measured(found, predicted),
+    )
+
+
+def _measured(found: LayerEvidence, predicted: dict[str, float]) -> dict[str, object]:
+    """The fields that come from data."""
+    if not found.numbers:
+        return {}
+    names = ("similarity_before", "similarity_after", "cosine_before", "cosine_after", "escalation")
+    for name, rule in RULES.items():
+        value = found.mean(f"rule {name}") if rule.of_input is not None else None
+        if value is not None:
+            predicted[name] = value
+    parts = {part: found.mean(part) for part in PARTS}
+    whole = all(value is not None for value in parts.values())
+    return {
+        **{name: found.mean(name) for name in names},
+        "predicted": {name: value for name, value in predicted.items() if math.isfinite(value)},
+        "breakdown": Breakdown(**parts) if whole else None,  # type: ignore[arg-type]
+        "gains": found.gains,
+    }
+
+
+def _drift(values: ValueProjection, found: LayerEvidence) -> float | None:
+    """‖c‖ of the bias push, beside the token mean's norm where data gives it."""
+    push = values.drift()
+    if push is None:
+        return 0.0
+    return float(push.double().norm()) / (found.mean("mean_norm") or 1.0)
+
+
+def _escalation_bound(spectral: LayerSpectra, found: LayerEvidence) -> float | None:
+    """P2's floor s(1 − |λ₂|²)/2 for random weights, from the mean |λ₂| over heads."""
+    similarity = found.mean("similarity_before")
+    seconds = [head.attention["second_eigenvalue"] for head in spectral.heads if head.attention]
+    if similarity is None or not seconds:
+        return None
+    second = sum(seconds) / len(seconds)
+    return similarity * (1.0 - second**2) / 2.0
+
+
+def _head(
+    number: int,
+    head: int,
+    values: ValueProjection,
+    folded: Folded,
+    found: HeadSpectra,
+    known_rest: bool,
+    scale: float | None,
+) -> HeadFinding:
+    one = found.dominance
+    # A norm after the addition acts on all heads together, so a single head is judged without it.
+    ignored = (*folded.ignored, "other heads", *(("norm",) if folded.right is not None else ()))
+    place = "post" if folded.right is not None else "pre"
+    return HeadFinding(
+        layer=number,
+        head=head,
+        kv_head=int(values.kv_of_head[head]),
+        mean_modulus=one.mean_modulus,
+        rest_modulus=one.rest_modulus if known_rest else None,
+        margin=one.margin,
+        verdict=one.verdict,
+        reason=reason(one, known_rest, ignored, scale if place == "pre" else None, place),
+        feature_eigenvalue=one.feature_eigenvalue,
+        token_eigenvalue=one.token_eigenvalue,
+        mode_cosine=one.mode_cosine,
+        flip_scale=found.flip_scale,
+        **found.shape,
+        **found.attention,
+    )
+
+
+def _scores(layers: Sequence[LayerFinding]) -> Iterator[RuleScore]:
+    for name, rule in RULES.items():
+        known = [one for one in layers if name in one.predicted and one.measured is not None]
+        found = score(
+            name,
+            rule.definition,
+            [one.predicted[name] for one in known],
+            [one.measured or 0.0 for one in known],
+        )
+        if found is not None:
+            yield found

@@ -1,0 +1,125 @@
+"""From weights and attention to verdicts, and from data to what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from unsmooth.errors import expected
+from unsmooth.explaining.evidence import Evidence
+from unsmooth.explaining.findings import assemble
+from unsmooth.explaining.observe import observe
+from unsmooth.explaining.result import Explanation
+from unsmooth.explaining.weights import Weights, read_weights
+from unsmooth.models import Anatomy, find_anatomy, load
+from unsmooth.scanning.calling import as_inputs, moved, quiet_evaluation, select_tokens, transformers_core
+from unsmooth.scanning.data import Source, open_data, to_device
+from unsmooth.scanning.manifest import hash_batch
+from unsmooth.scanning.plan import check_at_least_one
+from unsmooth.scanning.progress import progress_bar
+from unsmooth.scanning.run import preprocessing
+
+
+def explain(
+    model: nn.Module | str,
+    data: Any | None = None,
+    *,
+    blocks: str | None = None,
+    max_batches: int | None = 8,
+    batch_size: int = 4,
+    max_length: int | None = 128,
+    spectral_sequences: int = 2,
+    jacobian: bool = True,
+    device: torch.device | str | None = None,
+    tokenizer: Any | None = None,
+    image_processor: Any | None = None,
+    progress: bool = True,
+    name: str | None = None,
+) -> Explanation:
+    """Say why the tokens of a Transformer become alike, layer by layer, or why they do not.
+
+    Without data the verdicts are about weights alone: what the layer would do under attention that averages all
+    tokens, and the scale of the stream at which that turns. With data they are about the attention that was measured,
+    and every rule's prediction stands beside the change of t_sim that was measured. All tokens that are not padding
+    count, special ones too: the operators act on all of them.
+
+    Args:
+        model: An nn.Module, or a name for `unsmooth.load`.
+        data: As for `unsmooth.scan`; None for weights only.
+        blocks: Pattern over module paths for a model that is not recognised.
+        max_batches: Stop after so many batches.
+        batch_size: Sequences per batch, for data that is not batched yet.
+        max_length: Tokens after which a text is cut: Jacobians and spectra of attention grow with its square and cube.
+        spectral_sequences: Sequences whose attention maps are decomposed.
+        jacobian: Also take norms of each block's Jacobian, on the first batch.
+        device: Move the model there, and back.
+        tokenizer: For texts, where the model does not come with one.
+        image_processor: For images, likewise.
+        progress: Show a progress bar on a terminal.
+        name: What to call the explanation; default the model's name.
+
+    Returns:
+        An `Explanation`.
+
+    Example:
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> stack = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        >>> found = explain(stack, torch.randn(4, 10, 8), progress=False)
+        >>> [one.layer for one in found.layers], len(found.heads)
+        ([1, 2], 4)
+    """
+    for option, value in (("batch_size", batch_size), ("max_batches", max_batches), ("max_length", max_length)):
+        check_at_least_one(option, value)
+    check_at_least_one("spectral_sequences", spectral_sequences)
+    module = load(model) if isinstance(model, str) else model
+    anatomy = find_anatomy(module, blocks)
+    core = transformers_core(module, anatomy)
+    source = None
+    if data is not None:
+        source = open_data(data, preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length))
+    effort = Effort(max_batches, spectral_sequences, jacobian, progress)
+    with moved(module, None if device is None else torch.device(device)) as here, quiet_evaluation(module, core):
+        weights = read_weights(anatomy)
+        evidence = Evidence()
+        if source is not None:
+            entry = Anatomy(module if core is None else core, anatomy.host, anatomy.blocks)
+            _gather(evidence, entry, core, source, weights, here, effort)
+        return assemble(module, anatomy, weights, evidence, source, name)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far to go on data; see `explain`."""
+
+    max_batches: int | None
+    spectral_sequences: int
+    jacobian: bool
+    progress: bool
+
+
+def _gather(
+    evidence: Evidence,
+    anatomy: Anatomy,
+    core: nn.Module | None,
+    source: Source,
+    weights: list[Weights],
+    device: torch.device,
+    effort: Effort,
+) -> None:
+    by_path = {one.path: one for one in weights}
+    most = effort.max_batches
+    total = source.batches if most is None else min(source.batches or most, most)
+    with progress_bar("explain", total, enabled=effort.progress) as advance:
+        for batch in islice(source.read(), most):
+            inputs = as_inputs(batch, core)
+            real_BN = select_tokens(inputs, "all", frozenset(), 0).real_BN
+            view = observe(anatomy, to_device(inputs, device), real_BN)
+            evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
+            evidence.digests.append(hash_batch(batch))
+            advance()
+    if evidence.sequences == 0:
+        raise expected("at least one sequence of two tokens or more", f"{evidence.skipped} shorter ones", "longer data")

@@ -1,0 +1,115 @@
+"""What the spectra of weights and attention say of a layer and of each of its heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unsmooth import spectra
+from unsmooth.explaining.weights import Folded
+from unsmooth.spectra import AttentionSpectrum, Dominance, HeadShape
+
+# More eigenvalues than this are not worth their cost: d³, a second at 768 on one core.
+LARGEST_CLOUD = 2048
+
+
+@dataclass(frozen=True)
+class HeadSpectra:
+    """One head: its side of the token mean, the rest where attention is known, and its shape."""
+
+    dominance: Dominance
+    flip_scale: float | None
+    shape: dict[str, float]
+    attention: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LayerSpectra:
+    """One layer with all heads: `cloud` are eigenvalues of its update on equal tokens, minus 1."""
+
+    dominance: Dominance
+    known_rest: bool
+    flip_scale: float | None
+    cloud: tuple[complex, ...]
+    heads: tuple[HeadSpectra, ...]
+
+
+def layer_spectra(folded: Folded, maps: Sequence[Tensor]) -> LayerSpectra:
+    """Spectra of one layer.
+
+    Args:
+        folded: Its weights with the norm folded in.
+        maps: Attention (heads, n, n) of a few sequences, real tokens only; empty where there is none.
+    """
+    update = folded.update()
+    values = spectra.eigenvalues(update) if len(update) <= LARGEST_CLOUD else _largest(update)
+    cloud = tuple(complex(value) - 1.0 for value in values.tolist())
+    found = [spectra.layer_dominance(map_HNN, folded.w_v, folded.w_o, right=folded.right) for map_HNN in maps]
+    dominance = _typical(found) if found else _without_maps(cloud, folded.averaged_rest())
+    # A norm after the addition scales both sides alike: no σ turns its verdict.
+    flip = _flip(torch.tensor(cloud), folded) if folded.right is None else None
+    return LayerSpectra(dominance, bool(found), flip, cloud, tuple(_heads(folded, maps)))
+
+
+def _largest(update: Tensor) -> Tensor:
+    _, feature = spectra.extreme_modulus(update, shift=0.0)
+    return torch.tensor([feature], dtype=torch.complex128)
+
+
+def _flip(cloud: Tensor, folded: Folded) -> float | None:
+    """The σ at which the verdict turns; `cloud` is already divided by the σ at hand."""
+    return spectra.flip_scale(cloud * folded.scale)
+
+
+def _typical(found: Sequence[Dominance]) -> Dominance:
+    """The sequence in the middle, by margin."""
+    return sorted(found, key=lambda one: one.margin)[len(found) // 2]
+
+
+def _without_maps(cloud: Sequence[complex], rest: float) -> Dominance:
+    """Dominance under attention that averages all tokens, of which only the mean survives."""
+    feature = max(cloud, key=lambda value: abs(1.0 + value))
+    mean = abs(1.0 + feature)
+    margin = math.log(mean / rest) if mean > 0 and rest > 0 else math.nan
+    return Dominance(mean, rest, margin, spectra.verdict_of(mean, rest), feature, None, None, "averaging attention")
+
+
+def _heads(folded: Folded, maps: Sequence[Tensor]) -> list[HeadSpectra]:
+    features_HK = spectra.head_eigenvalues(folded.w_v, folded.w_o)
+    shape = spectra.head_shape(folded.w_v, folded.w_o)
+    found = [spectra.head_dominance(map_HNN, features_HK, modes=True) for map_HNN in maps]
+    attention = [spectra.attention_spectrum(map_HNN) for map_HNN in maps]
+    tokens = [map_HNN.shape[-1] for map_HNN in maps]
+    return [
+        HeadSpectra(
+            _typical([one[head] for one in found]) if found else _without_maps_head(features_HK[head]),
+            _flip(features_HK[head], folded) if folded.right is None else None,
+            _shape(shape, head),
+            _attention(attention, tokens, head),
+        )
+        for head in range(len(features_HK))
+    ]
+
+
+def _without_maps_head(features_K: Tensor) -> Dominance:
+    """A head has λ = 0 too, for d_h < d: neither side shrinks below 1."""
+    return _without_maps((0j, *features_K.tolist()), 1.0)
+
+
+def _shape(shape: HeadShape, head: int) -> dict[str, float]:
+    return {name: float(getattr(shape, name)[head]) for name in ("asymmetry", "condition", "range_low", "range_high")}
+
+
+def _attention(found: Sequence[AttentionSpectrum], tokens: Sequence[int], head: int) -> dict[str, float]:
+    if not found:
+        return {}
+    names = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy")
+    mean = {name: sum(float(getattr(one, name)[head]) for one in found) / len(found) for name in names}
+    reference = [
+        spectra.random_second_eigenvalue(n, float(one.entropy[head])) for n, one in zip(tokens, found, strict=True)
+    ]
+    return mean | {"random_second_eigenvalue": sum(reference) / len(reference)}

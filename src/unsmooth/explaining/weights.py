@@ -1,0 +1,126 @@
+"""A layer's value weights with its norm folded in at the scale of its stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unsmooth import spectra
+from unsmooth.errors import UnsmoothError
+from unsmooth.models import Anatomy, ValueProjection, value_projection
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What could be read of one block; `problem` says why nothing could."""
+
+    path: str
+    values: ValueProjection | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """X ← (X + Σ_h A_h X w_v[h] w_o[h]) R: the layer as the theory has it.
+
+    Attributes:
+        w_v: (heads, d, d_h), a norm before the branch folded in at `scale`.
+        w_o: (heads, d_h, d), a gain on the branch, and a norm on it at `branch_scale`, folded in.
+        right: R (d, d), a norm after the addition at `scale`; None where there is none.
+        scale: σ, what the layer's norm divides a token by.
+        ignored: What is left out, in words.
+    """
+
+    w_v: Tensor
+    w_o: Tensor
+    right: Tensor | None
+    scale: float
+    ignored: tuple[str, ...]
+
+    def update(self) -> Tensor:
+        """What the layer does to equal tokens, (I + ΣH_h) R (d, d), float64."""
+        h = spectra.summed_product(self.w_v, self.w_o).double()
+        whole = h + torch.eye(len(h), dtype=h.dtype, device=h.device)
+        return whole if self.right is None else whole @ self.right.to(whole)
+
+    def averaged_rest(self) -> float:
+        """Growth of the rest under attention that averages all tokens: what the norm after the addition leaves."""
+        if self.right is None:
+            return 1.0
+        return float(spectra.eigenvalues(self.right).abs().max())
+
+
+def read_weights(anatomy: Anatomy) -> list[Weights]:
+    """The value weights of every block, in the order of the modules."""
+    found = []
+    for index, path in enumerate(anatomy.blocks):
+        try:
+            values = value_projection(anatomy.model, index, blocks=_pattern(anatomy))
+            found.append(Weights(path, values, _not_finite(values)))
+        except UnsmoothError as error:
+            found.append(Weights(path, None, str(error)))
+    return found
+
+
+def _pattern(anatomy: Anatomy) -> str | None:
+    """The pattern under which the blocks were found, where they were found by one."""
+    return anatomy.host.example if anatomy.host.name == "pattern" else None
+
+
+def _not_finite(values: ValueProjection) -> str | None:
+    broken_H = ~(values.w_v.isfinite().all(dim=(1, 2)) & values.w_o.isfinite().all(dim=(1, 2)))
+    if not bool(broken_H.any()):
+        return None
+    heads = ", ".join(map(str, broken_H.nonzero().flatten().tolist()))
+    return f"NaN or Inf in the value or output weights of head {heads}"
+
+
+def fold(values: ValueProjection, scale: float, branch_scale: float | None = None) -> Folded:
+    """Fold the norms in: `scale` is σ of the layer's norm, `branch_scale` that of a norm on the branch's output."""
+    w_v, w_o = values.w_v, values.w_o if values.gain is None else values.w_o * values.gain
+    ignored = ["MLP"]
+    if values.output_norm is not None:
+        if branch_scale is None:
+            ignored.append("norm on the branch")
+        else:
+            w_o = _scaled(w_o, values, branch_scale)
+    if values.drift() is not None:
+        ignored.append("bias")
+    centred = values.norm.kind == "layer"
+    right = None
+    if values.norm.kind != "none":
+        if values.place == "pre":
+            w_v = spectra.fold_pre_norm(w_v, values.norm.weight, centred, scale)
+        else:
+            right = spectra.norm_factor(w_v[0, :, 0], values.norm.weight, centred, scale)
+    return Folded(w_v, w_o, right, scale, tuple(ignored))
+
+
+def _scaled(w_o: Tensor, values: ValueProjection, branch_scale: float) -> Tensor:
+    assert values.output_norm is not None
+    if values.output_norm.kind == "layer":
+        w_o = w_o - w_o.mean(dim=-1, keepdim=True)
+    weight = values.output_norm.weight
+    return (w_o if weight is None else w_o * weight) / branch_scale
+
+
+def stream_scale(values: ValueProjection, stream_MD: Tensor) -> Tensor:
+    """σ of each token (tokens,): what the norm divides it by; ones where there is no norm."""
+    return _scale_of(values.norm.kind, values.norm.eps, stream_MD)
+
+
+def branch_scale(values: ValueProjection, maps_BHNN: Tensor, normed_BND: Tensor) -> Tensor | None:
+    """σ of each token under a norm on the branch's output (batch, tokens); None where there is no such norm."""
+    if values.output_norm is None:
+        return None
+    raw = replace(values, output_norm=None, gain=None).attention_output(maps_BHNN, normed_BND)
+    return _scale_of(values.output_norm.kind, values.output_norm.eps, raw)
+
+
+def _scale_of(kind: str, eps: float, x: Tensor) -> Tensor:
+    if kind == "none":
+        return x.new_ones(x.shape[:-1])
+    centred = x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
+    return (centred.square().mean(dim=-1) + eps).sqrt()
