@@ -66,11 +66,12 @@ the eigenvalues for several heads, split into the token mean and the rest.
 """
 
 PREDICTION = """
-As notions each of the first four implies the next, and the limit is the strongest that holds. For tokens in general position and a fixed A and H the
-eigenvalues 1 + μλ of largest modulus decide, with μ of A and λ of H: their modes are vwᵀ, with v a right eigenvector
-of A and w a left one of H. Only μ = 1 among them: input convergence. One real v: a line, with the signs of v. Complex
-pairs on one side: a line that turns with depth. Complex pairs on both: rank two. Ties over several μ and several λ:
-what lies in them stays.
+As notions each of the first four implies the next, and the limit is the strongest that holds.
+
+For tokens in general position and a fixed A and H the eigenvalues 1 + μλ of largest modulus decide, with μ of A and λ
+of H: their modes are vwᵀ, with v a right eigenvector of A and w a left one of H. Only μ = 1 among them: input
+convergence. One real v: a line, with the signs of v. Complex pairs on one side: a line that turns with depth. Complex
+pairs on both: rank two. Ties over several μ and several λ: what lies in them stays.
 
 What this does not say: a trained model's layers have attention that depends on the tokens, an MLP and biases, and few
 layers. Eigenvalues speak of the long run, and of the fastest mode however little of it is there.

@@ -48,6 +48,16 @@ def test_a_wrong_prediction_does_not_hold() -> None:
         assert result.reached == right.predicted
 
 
+def test_eigenvalues_must_agree_with_what_was_reached() -> None:
+    one = CASES["lowest-mode"]
+    shallow = replace(
+        one, predicted="no collapse", build=lambda: replace(one.build(), depth=1), check=lambda setup, trajectory: []
+    )
+    result = shallow.run()
+    assert (result.reached, result.by_eigenvalues) == ("no collapse", "collinear")
+    assert not result.holds
+
+
 def test_a_failing_comparison_is_what_was_reached() -> None:
     def fails(setup: Setup, trajectory: object) -> list[Comparison]:
         return [Comparison("two", 2.0, "<", 1.0), Comparison("one", 1.0, "≈", 1.0)]

@@ -104,7 +104,7 @@ def _decide(tokens: _Spectrum, features: _Spectrum, theta: Complexes) -> Predict
     i, j = _representative(theta, dominating)
     rank = int(structural_rank(csr_array(dominating)))
     v, w = _single_modes(tokens, features, dominating)
-    limit, reason = _limit(tokens, features, dominating, v, rank)
+    limit, reason = _limit(dominating, v, rank)
     if modulus < TIE:
         limit, reason, rank = "vanishing", "every eigenvalue 1 + μλ is zero", 0
     return Prediction(
@@ -148,12 +148,9 @@ def _single_modes(
     return v, w
 
 
-def _limit(
-    tokens: _Spectrum, features: _Spectrum, dominating: NDArray[np.bool_], v: NDArray[np.float64] | None, rank: int
-) -> tuple[Limit, str]:
+def _limit(dominating: NDArray[np.bool_], v: NDArray[np.float64] | None, rank: int) -> tuple[Limit, str]:
     rows, columns = np.flatnonzero(dominating.any(axis=1)), np.flatnonzero(dominating.any(axis=0))
-    mean_is_simple = len(tokens.values) == 1 or abs(tokens.values[1] - 1.0) > TIE
-    if list(rows) == [0] and mean_is_simple:
+    if list(rows) == [0]:  # an eigenvalue 1 of A that is not simple would tie
         return "input convergence", "only modes in which all tokens are equal (μ = 1) grow fastest"
     if rank == 1 and v is not None:
         return _line(v)
