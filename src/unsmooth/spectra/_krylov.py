@@ -51,7 +51,7 @@ class Krylov:
 
 
 def arnoldi(apply: Operator, start_GN: Tensor, steps: int) -> Krylov:
-    """Build the basis of span(x, Bx, ..., B^(M-1) x).
+    """Build the basis of span(x, Bx, ..., B^(M-1) x), orthogonalised twice so that float32 keeps it orthogonal.
 
     Args:
         apply: B on vectors (G, N).
@@ -61,18 +61,11 @@ def arnoldi(apply: Operator, start_GN: Tensor, steps: int) -> Krylov:
     Returns:
         Basis and Hessenberg matrices; where the space is exhausted early, zeros from there on.
     """
-    return extend(apply, Krylov(start_GN.unsqueeze(1), start_GN.new_zeros(len(start_GN), 1, 0)), steps)
-
-
-def extend(apply: Operator, krylov: Krylov, steps: int) -> Krylov:
-    """Carry on until M = `steps`, orthogonalising twice so that float32 keeps the basis orthogonal."""
-    done = krylov.steps
-    count, _, size = krylov.basis.shape
-    basis = krylov.basis.new_zeros(count, steps + 1, size)
-    hessenberg = krylov.basis.new_zeros(count, steps + 1, steps)
-    basis[:, : done + 1] = krylov.basis
-    hessenberg[:, : done + 1, :done] = krylov.hessenberg
-    for step in range(done, steps):
+    count, size = start_GN.shape
+    basis = start_GN.new_zeros(count, steps + 1, size)
+    hessenberg = start_GN.new_zeros(count, steps + 1, steps)
+    basis[:, 0] = start_GN
+    for step in range(steps):
         vector = apply(basis[:, step])
         known = basis[:, : step + 1]
         first = matrix_vector(known, vector)

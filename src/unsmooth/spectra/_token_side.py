@@ -1,4 +1,4 @@
-"""The fastest mode besides the token mean, for many heads: by the diagonal, by Ritz values, or by all eigenvalues.
+"""The fastest mode besides the token mean, for many heads, from all eigenvalues of attention.
 
 Shape suffixes: G heads, N tokens, K eigenvalues of H, M eigenvalues or Ritz values of attention.
 """
@@ -6,24 +6,14 @@ Shape suffixes: G heads, N tokens, K eigenvalues of H, M eigenvalues or Ritz val
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from unsmooth.spectra._krylov import Krylov, arnoldi, extend, start_vector
-from unsmooth.spectra._lapack import eigenvalues_of, matrix_vector
-from unsmooth.spectra.verdict import verdict_codes
+from unsmooth.spectra._lapack import eigenvalues_of
 
-# Products with attention before a first look, and before a second at what that left in doubt.
-STAGES = (24, 48)
-# Tokens up to which all eigenvalues cost no more than an iteration would.
-FEW = 64
 # So many maps at a time stay near the processor, and enough for one call to be worth its while.
-CHUNK = 16
-# Of a Ritz value's own residual: how far from an eigenvalue it is taken to be where attention is not normal.
-CAUTION = 1.5
-ROUNDING = 1e-3
+CHUNK = 32
 
 
 def in_chunks(heads_G: Tensor) -> tuple[Tensor, ...]:
@@ -46,12 +36,11 @@ class RestSide:
         complex_G = torch.zeros(count, dtype=torch.complex128)
         return cls(torch.zeros(count, dtype=torch.float64), complex_G, complex_G.clone(), [""] * count)
 
-    def put(self, where_G: Tensor, token_GM: Tensor, feature_GK: Tensor, route: str) -> None:
-        """Fill in some heads from all their μ and λ."""
-        modulus, token, feature = largest_product(token_GM, feature_GK)
-        self.modulus[where_G], self.token[where_G], self.feature[where_G] = modulus, token, feature
-        for position in where_G.tolist():
-            self.route[position] = route
+    def put(self, heads_G: Tensor, found: tuple[Tensor, Tensor, Tensor], route: str) -> None:
+        """Fill in some heads with what `largest_product` gave."""
+        self.modulus[heads_G], self.token[heads_G], self.feature[heads_G] = found
+        for head in heads_G.tolist():
+            self.route[head] = route
 
 
 def largest_product(token_GM: Tensor, feature_GK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,68 +70,3 @@ def causal_token_eigenvalues(maps_GNN: Tensor) -> Tensor:
     """The diagonal of lower triangular attention without its largest entry (G, n − 1)."""
     diagonal = maps_GNN.diagonal(dim1=1, dim2=2).to("cpu", torch.float64)
     return diagonal.sort(dim=1, descending=True).values[:, 1:].to(torch.complex128)
-
-
-def fast_rest(
-    rest: RestSide, maps_GNN: Tensor, features_GK: Tensor, mean_G: Tensor, floor: float, heads_G: Tensor
-) -> Tensor:
-    """Fill `rest` for the heads that Ritz values settle; return those that need all eigenvalues."""
-    left = []
-    start_N = start_vector(maps_GNN.shape[1], maps_GNN.new_zeros((), dtype=torch.float32))
-    for some_G in in_chunks(heads_G):
-        maps = maps_GNN[some_G.to(maps_GNN.device)].float()
-        krylov = Krylov(start_N.expand(len(maps), 1, -1), start_N.new_zeros(len(maps), 1, 0))
-        for steps in STAGES:
-            krylov = extend(partial(_centred, maps), krylov, steps)
-            doubtful = _fill(rest, krylov, features_GK[some_G], mean_G[some_G], floor, some_G)
-            some_G, krylov, maps = some_G[doubtful], krylov[doubtful], maps[doubtful.to(maps.device)]
-            if len(some_G) == 0:
-                break
-        left.append(some_G)
-    return torch.cat(left) if left else heads_G[:0]
-
-
-def _fill(rest: RestSide, krylov: Krylov, features_GK: Tensor, mean_G: Tensor, floor: float, heads_G: Tensor) -> Tensor:
-    """Enter what Ritz values say, and return which heads they leave in doubt (G,)."""
-    ritz_GM = krylov.ritz_values()
-    rest.put(heads_G, ritz_GM, features_GK, "ritz")
-    reach_G, size_G = features_GK.abs().amax(dim=1), ritz_GM.abs().amax(dim=1)
-    rest_G = rest.modulus[heads_G]
-    # An estimate wrong by all of its size changes few verdicts; only for those is it worth asking how wrong it is.
-    doubtful = ~_settled(mean_G, rest_G, reach_G * size_G, floor)
-    if floor == 0.0:
-        # Where the space was exhausted the rest of it is rounding, whose Ritz values near 0 only a floor would hide.
-        doubtful |= krylov.hessenberg.diagonal(-1, 1, 2).amin(dim=1).cpu() < 1e-4 * size_G
-    if bool(doubtful.any()):
-        residual_G, _ = krylov[doubtful].ritz_residuals(rest.token[heads_G[doubtful]])
-        error_G = reach_G[doubtful] * (CAUTION * residual_G + ROUNDING * size_G[doubtful])
-        settled = _settled(mean_G[doubtful], rest_G[doubtful], error_G, floor)
-        doubtful[doubtful.clone()] = ~settled
-    return doubtful
-
-
-def ritz_token_eigenvalues(maps_GNN: Tensor) -> tuple[Tensor, Tensor]:
-    """Ritz values (G, M), and whether both the outermost and the leftmost have settled to 1 % (G,)."""
-    if maps_GNN.shape[1] <= FEW:
-        return maps_GNN.new_zeros(len(maps_GNN), 1).cpu(), torch.zeros(len(maps_GNN), dtype=torch.bool)
-    start_N = start_vector(maps_GNN.shape[1], maps_GNN.new_zeros((), dtype=torch.float32))
-    maps = maps_GNN.float()
-    krylov = arnoldi(lambda x: _centred(maps, x), start_N.expand(len(maps), -1), STAGES[-1])
-    values_GM = krylov.ritz_values()
-    settled_G = torch.ones(len(maps), dtype=torch.bool)
-    for which_G in (values_GM.abs().argmax(dim=1), values_GM.real.argmin(dim=1)):
-        value_G = values_GM.gather(1, which_G[:, None])[:, 0]
-        settled_G &= CAUTION * krylov.ritz_residuals(value_G)[0] <= 0.01 * value_G.abs()
-    return values_GM, settled_G
-
-
-def _centred(maps_GNN: Tensor, x_GN: Tensor) -> Tensor:
-    """(I − Π) A x: on vectors of mean zero its eigenvalues are A's besides the mean's."""
-    y_GN = matrix_vector(maps_GNN, x_GN)
-    return y_GN - y_GN.mean(dim=-1, keepdim=True)
-
-
-def _settled(mean_G: Tensor, rest_G: Tensor, error_G: Tensor, floor: float) -> Tensor:
-    """Whether the verdict is the same at both ends of what the rest may be; it only ever moves one way between."""
-    low = verdict_codes(mean_G, (rest_G - error_G).clamp_min(floor))
-    return low == verdict_codes(mean_G, (rest_G + error_G).clamp_min(floor))

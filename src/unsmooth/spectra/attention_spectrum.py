@@ -11,11 +11,11 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.functional import attention_entropy
 from unsmooth.spectra._checks import causal_heads, check_maps
+from unsmooth.spectra._ritz import ritz_token_eigenvalues
 from unsmooth.spectra._token_side import (
     causal_token_eigenvalues,
     dense_token_eigenvalues,
     in_chunks,
-    ritz_token_eigenvalues,
 )
 
 

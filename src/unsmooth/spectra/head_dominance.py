@@ -10,13 +10,13 @@ from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.spectra._checks import causal_heads, check_eigenvalues, check_maps
+from unsmooth.spectra._ritz import FEW, fast_rest
 from unsmooth.spectra._token_side import (
-    FEW,
     RestSide,
     causal_token_eigenvalues,
     dense_token_eigenvalues,
-    fast_rest,
     in_chunks,
+    largest_product,
 )
 from unsmooth.spectra.token_mode import phase_cosine, token_modes
 from unsmooth.spectra.verdict import VERDICT_NAMES, Dominance, Verdict, log_ratio, verdict_codes
@@ -137,14 +137,14 @@ def _rest(
     rest = RestSide.empty(len(maps_GNN))
     diagonal_G = causal_G.nonzero()[:, 0]
     if len(diagonal_G):
-        rest.put(diagonal_G, causal_token_eigenvalues(maps_GNN[diagonal_G]), features_GK[diagonal_G], "causal")
+        tokens_GM = causal_token_eigenvalues(maps_GNN[diagonal_G])
+        rest.put(diagonal_G, largest_product(tokens_GM, features_GK[diagonal_G]), "causal")
     others_G = (~causal_G).nonzero()[:, 0]
-    # In few dimensions all eigenvalues cost no more than an iteration would.
     if route == "auto" and maps_GNN.shape[1] > FEW:
         others_G = fast_rest(rest, maps_GNN, features_GK, mean_G, floor, others_G)
     for some_G in in_chunks(others_G):
         tokens_GM = dense_token_eigenvalues(maps_GNN[some_G.to(maps_GNN.device)], normalised)
-        rest.put(some_G, tokens_GM, features_GK[some_G], "dense")
+        rest.put(some_G, largest_product(tokens_GM, features_GK[some_G]), "dense")
     return rest
 
 
