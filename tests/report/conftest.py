@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.report.fake_explanations import full_explanation, hostile_explanation, weights_alone
 from tests.report.fakes import full_scan, hostile_scan, plain_scan
 from unsmooth.report import write_report
 
@@ -27,8 +28,9 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def wait(self) -> None:
-        """Wait until the chart stands."""
-        self.page.wait_for_selector("html[data-ready=true]", timeout=15_000, state="attached")
+        """Wait until all charts stand."""
+        ready = "html[data-ready=true]:not([data-why=false])"
+        self.page.wait_for_selector(ready, timeout=15_000, state="attached")
 
     def choose(self, select: str, label: str) -> None:
         """Choose from a list and wait for the new chart."""
@@ -72,17 +74,20 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pages on disk: an ordinary one, a hostile one, one without intervals and one without numbers."""
+    """Pages on disk: ordinary, hostile, without intervals, without numbers; with explanations, and of those alone."""
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
     folder = tmp_path_factory.mktemp("reports")
     lonely = plain_scan("single", sequences=1)
-    pages = {
-        "plain": [full_scan(), plain_scan("GPT-2 small", lift=0.08)],
-        "hostile": [hostile_scan(), full_scan()],
-        "single": [lonely],
-        "empty": [type(lonely)("empty", (), {}, {}, {}, complete=False)],
+    pages: dict[str, tuple[list[Any], list[Any]]] = {
+        "plain": ([full_scan(), plain_scan("GPT-2 small", lift=0.08)], []),
+        "hostile": ([hostile_scan(), full_scan()], []),
+        "single": ([lonely], []),
+        "empty": ([type(lonely)("empty", (), {}, {}, {}, complete=False)], []),
+        "why": ([full_scan()], [full_explanation(), weights_alone()]),
+        "why-alone": ([], [full_explanation()]),
+        "why-hostile": ([hostile_scan()], [hostile_explanation()]),
     }
-    return {name: write_report(scans, folder / f"{name}.html") for name, scans in pages.items()}
+    return {name: write_report(scans, folder / f"{name}.html", whys) for name, (scans, whys) in pages.items()}
 
 
 @pytest.fixture

@@ -1,7 +1,19 @@
-"""Show scans: charts, figures for papers, one HTML page, a notebook cell. Heavy imports wait for the first call."""
+"""Show scans and explanations: charts, figures for papers, one HTML page, a notebook cell.
+
+Heavy imports wait for the first call.
+"""
 
 from unsmooth.report.charts import layer_chart, save_figures
-from unsmooth.report.html import write_report
+from unsmooth.report.html import report_html, write_report
 from unsmooth.report.notebook import notebook_html
+from unsmooth.report.why.figures import save_why_figures, why_figures
 
-__all__ = ["layer_chart", "notebook_html", "save_figures", "write_report"]
+__all__ = [
+    "layer_chart",
+    "notebook_html",
+    "report_html",
+    "save_figures",
+    "save_why_figures",
+    "why_figures",
+    "write_report",
+]

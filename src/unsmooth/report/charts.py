@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LAYER_TITLE = "layer (0 = input of the first block)"
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
-_INK, _FAINT = "#222222", "#767676"
-_PIXELS_PER_POINT = 2.5
+INK, FAINT = "#222222", "#767676"
+PIXELS_PER_POINT = 2.5
 _TOOLTIP = (
     ("scan:N", "scan"),
     ("layer:Q", "layer"),
@@ -57,7 +57,7 @@ def layer_chart(scans: Sequence[Scan], metric: str = "mean_cosine", site: str = 
         del layers["chance"], layers["label"]
     title = alt.TitleParams(printable(metric), subtitle=_subtitle(series[0].scan, metric, site))
     chart = alt.layer(*layers.values()).properties(title=title, width=560, height=320)
-    return chart.configure(**chart_config(_INK, _FAINT, "white"))
+    return chart.configure(**chart_config(INK, FAINT, "white"))
 
 
 def draw(series: Sequence[Series], curves: Any, chance: Any, metric: str) -> dict[str, altair.Chart]:
@@ -156,9 +156,9 @@ def save_figures(scans: Sequence[Scan], folder: str | Path) -> list[Path]:
     written = []
     for metric, sites in measured(series_of(scans)).items():
         for site in sites:
-            stem = Path(folder) / _slug(f"{metric}-{site}", taken)
+            stem = Path(folder) / slug(f"{metric}-{site}", taken)
             svg = chart_svg(layer_chart(scans, metric, site))
-            png = convert.svg_to_png(svg, scale=_PIXELS_PER_POINT)
+            png = convert.svg_to_png(svg, scale=PIXELS_PER_POINT)
             written.append(write_whole(stem.with_name(f"{stem.name}.svg"), svg.encode()))
             written.append(write_whole(stem.with_name(f"{stem.name}.png"), png))
     return written
@@ -176,7 +176,7 @@ def _subtitle(scan: Scan, metric: str, site: str) -> list[str]:
     return [line for text in lines for line in textwrap.wrap(printable(text), 88)]
 
 
-def _slug(text: str, taken: set[str]) -> str:
+def slug(text: str, taken: set[str]) -> str:
     """A file name for any system: lower case, since some systems do not tell case apart."""
     stem = re.sub(r"[^a-z0-9_]+", "-", text.lower()).strip("-")[:80] or "figure"
     candidate, count = stem, 2

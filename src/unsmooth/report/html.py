@@ -16,10 +16,13 @@ from unsmooth.files import write_whole
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
+from unsmooth.report.why.page import parts_of, signed
 
 if TYPE_CHECKING:
+    from unsmooth.explaining.result import Explanation
     from unsmooth.scanning.result import Confound, MetricCard, Scan
 
+_LARGEST = 1_800_000  # bytes of data and chart runtime; tables in words come on top
 _PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
 _FACTS: tuple[tuple[str, Callable[[MetricCard], str]], ...] = (
@@ -32,26 +35,59 @@ _FACTS: tuple[tuple[str, Callable[[MetricCard], str]], ...] = (
 )
 
 
-def write_report(scans: Sequence[Scan], path: str | Path) -> Path:
-    """Write one self-contained page with all `scans` overlaid, and return its path.
+def write_report(scans: Sequence[Scan], path: str | Path, explanations: Sequence[Explanation] = ()) -> Path:
+    """Write one self-contained page with all `scans` overlaid and every explanation, and return its path.
 
     The file appears whole or not at all. It opens from disk, without a network, and is forbidden to use one.
+
+    Args:
+        scans: May be none where there are explanations: the page then holds the Why part alone.
+        path: Where to write.
+        explanations: Results of `unsmooth.explain`, of the same models or of others.
     """
     # Text from byte-level tokenizers may hold half a surrogate pair, which UTF-8 cannot carry.
-    return write_whole(Path(path), report_html(scans).encode("utf-8", errors="replace"))
+    return write_whole(Path(path), report_html(scans, explanations).encode("utf-8", errors="replace"))
 
 
-def report_html(scans: Sequence[Scan]) -> str:
+def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ()) -> str:
     """The page as text."""
-    jinja2 = import_extra("jinja2")
     markup = import_extra("markupsafe").Markup
-    series = series_of(scans)
-    runtime, script = _runtime(), _resource("page.js")
+    series = series_of(scans) if scans or not explanations else []
+    runtime, data = _runtime(), script_json(page_data(series))
+    parts, why = parts_of(explanations, _PAGE_FONT, _LARGEST - len(runtime) - len(data))
+    scripts = ([_resource("page.js")] if series else []) + ([_resource("why/why.js")] if parts else [])
+    return str(
+        _environment()
+        .get_template("template.html.j2")
+        .render(
+            series=series,
+            parts=parts,
+            names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
+            policy=_policy(runtime, *scripts),
+            style=markup("\n".join(map(_resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
+            runtime=markup(runtime),
+            scripts=[markup(script) for script in scripts],
+            data=markup(data),
+            chart=markup(script_json(chart_template(series) if series else {})),
+            why=markup(script_json(why)),
+        )
+    )
+
+
+def _environment() -> Any:
+    """Templates in which every variable is escaped, and the words they use."""
+    jinja2 = import_extra("jinja2")
+    templates = {"template.html.j2": _resource("template.html.j2"), "why.html.j2": _resource("why/why.html.j2")}
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.DictLoader(templates),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         spoken=spoken,
+        signed=signed,
         visible=_visible,
         manifest_rows=manifest_rows,
         facts=_scan_facts,
@@ -59,17 +95,7 @@ def report_html(scans: Sequence[Scan]) -> str:
         cosine=_cosine,
         stand_out=_stand_out,
     )
-    return str(
-        environment.from_string(_resource("template.html.j2")).render(
-            series=series,
-            policy=_policy(runtime, script),
-            style=markup(_resource("page.css")),
-            runtime=markup(runtime),
-            script=markup(script),
-            data=markup(script_json(page_data(series))),
-            chart=markup(script_json(chart_template(series))),
-        )
-    )
+    return environment
 
 
 def page_data(series: Sequence[Series]) -> dict[str, Any]:

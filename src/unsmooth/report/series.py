@@ -39,11 +39,11 @@ def series_of(scans: Sequence[Scan]) -> list[Series]:
     series = []
     for index, scan in enumerate(scans):
         colour = PALETTE[index % len(PALETTE)]
-        series.append(Series(_unique(scan.name, taken), scan, colour))
+        series.append(Series(unique(scan.name, taken), scan, colour))
         if scan.baseline is not None:
             name = scan.baseline.name
             name = f"{name} (random weights)" if name == scan.name else name
-            series.append(Series(_unique(name, taken), scan.baseline, colour, dashed=True))
+            series.append(Series(unique(name, taken), scan.baseline, colour, dashed=True))
     return series
 
 
@@ -110,7 +110,12 @@ def chance_levels(series: Sequence[Series], metric: str) -> list[dict[str, float
     ]
 
 
-def _unique(name: str, taken: set[str]) -> str:
+def unique(name: str, taken: set[str]) -> str:
+    """A printable name that none of `taken` bears; it joins them.
+
+    >>> unique("a", {"a"}), unique("", set())
+    ('a (2)', 'scan')
+    """
     stem = candidate = printable(name) or "scan"
     count = 2
     while candidate in taken:

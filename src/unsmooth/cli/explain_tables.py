@@ -1,0 +1,121 @@
+"""An explanation in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
+
+_STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
+
+
+def print_explanation(explanation: Explanation, out: Path | None) -> None:
+    """The layers, how well each rule tells the direction of their changes, the notes and the sentence."""
+    console = Console()
+    console.print(_layers(explanation))
+    console.print(
+        "mean, rest: growth of the fastest mode in which all tokens are equal, and of the fastest other one; margin: "
+        "log of their ratio; σ: what the norm divides the stream by.",
+        style="dim",
+    )
+    if explanation.scores:
+        console.print(_scores(explanation.scores))
+    else:
+        console.print("No rule was scored: that needs data.", style="dim")
+    if explanation.stack is not None:
+        console.print(
+            f"Through {explanation.stack.layers} layers: exponent {_number(explanation.stack.mean_exponent)} a layer "
+            f"for the token mean, {_number(explanation.stack.rest_exponent)} for what differs."
+        )
+    for note in explanation.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}")
+    console.print()
+    console.print(f"[bold]{escape(explanation.sentence)}[/bold]", soft_wrap=True)
+    if out is None:
+        console.print("Add --out DIR for files, figures and an HTML report.", style="dim")
+    elif (out / "report.html").exists():
+        console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+    else:
+        console.print(f"saved in {escape(str(out))}", soft_wrap=True)
+
+
+def _layers(explanation: Explanation) -> Table:
+    """A row per layer; columns that no layer fills are left out."""
+    rule = best_rule(explanation.scores)
+    table = Table(title=f"{escape(explanation.name)} — why, by layer", title_justify="left")
+    table.add_column("layer", justify="right")
+    table.add_column("verdict")
+    shown = [(name, read) for name, read in _columns(rule) if any(map(_filled(read), explanation.layers))]
+    for name, _ in shown:
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for one in explanation.layers:
+        style = _STYLES.get(one.verdict, "")
+        verdict = f"[{style}]{one.verdict}[/{style}]" if style else escape(one.verdict)
+        table.add_row(str(one.layer), verdict, *(_number(read(one)) for _, read in shown))
+    return table
+
+
+def _columns(rule: str | None) -> list[tuple[str, Callable[[LayerFinding], float | None]]]:
+    columns: list[tuple[str, Callable[[LayerFinding], float | None]]] = [
+        ("margin", lambda one: one.margin),
+        ("σ", lambda one: one.scale),
+        ("mean", lambda one: one.mean_modulus),
+        ("rest", lambda one: one.rest_modulus),
+        ("measured", lambda one: one.measured),
+    ]
+    if rule is not None:
+        columns.append((f"predicted: {rule}", lambda one: one.predicted.get(rule)))
+    gains = {"gain mean": "mean", "gain rest": "rest", "mean→rest": "mean_to_rest", "rest→mean": "rest_to_mean"}
+    return columns + [(title, _gain(part)) for title, part in gains.items()]
+
+
+def _gain(part: str) -> Callable[[LayerFinding], float | None]:
+    def read(one: LayerFinding) -> float | None:
+        return getattr(one.gains, part, None)
+
+    return read
+
+
+def _filled(read: Callable[[LayerFinding], float | None]) -> Callable[[LayerFinding], bool]:
+    return lambda one: read(one) is not None
+
+
+def _scores(scores: Sequence[RuleScore]) -> Table:
+    table = Table(title="How well each rule tells the direction of a layer's change", title_justify="left")
+    table.add_column("rule")
+    table.add_column("definition", overflow="fold")
+    for name in ("layers", "accuracy", "balanced", "majority", "rank corr."):
+        table.add_column(name, justify="right")
+    for score in scores:
+        numbers = (score.accuracy, score.balanced_accuracy, score.majority, score.rank_correlation)
+        table.add_row(escape(score.rule), escape(score.definition), str(score.layers), *map(_number, numbers))
+    return table
+
+
+def best_rule(scores: Sequence[RuleScore]) -> str | None:
+    """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores."""
+    if not scores:
+        return None
+    return max(scores, key=lambda one: _rank(one.balanced_accuracy, one.accuracy)).rule
+
+
+def _rank(balanced: float | None, accuracy: float) -> tuple[float, float]:
+    known = balanced if balanced is not None and math.isfinite(balanced) else -math.inf
+    return known, accuracy if math.isfinite(accuracy) else -math.inf
+
+
+def _number(value: float | None) -> str:
+    """Three decimals for what is near one, three digits for the rest.
+
+    >>> _number(-0.5), _number(1234.5), _number(None), _number(0.0004)
+    ('-0.500', '1.23e+03', '–', '0.0004')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.3f}" if value == 0 or 0.005 <= abs(value) < 100 else f"{value:.3g}"
