@@ -8,13 +8,15 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install scan test lint types unit models bench clean
+.PHONY: help install scan test lint types unit models explain-models theory bench clean
 
 help:
 	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
 	@echo "make test     lint, type check and tests"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
+	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
+	@echo "make theory   run the catalogue of the idealised layer, redraw docs/theory.md"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -48,6 +50,12 @@ unit: $(VENV)/installed
 
 models: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.trained_models
+
+explain-models: $(VENV)/minilm
+	$(BIN)/python -m benchmarks.trained_models.explain
+
+theory: $(VENV)/installed
+	$(BIN)/python -m benchmarks.theory_catalogue
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

@@ -70,12 +70,24 @@ class BlockMap:
             return self.layer.rerun(self._padded(x_BND))
 
     def push(self, x_BND: Tensor, tangent_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """f(X) and J(X)V, by forward differentiation."""
-        with differentiable(), torch.no_grad():
-            value, pushed = torch.func.jvp(
-                lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (self._real(tangent_BND),)
-            )
+        """f(X) and J(X)V, by forward differentiation where every operation has it."""
+        tangent_BND = self._real(tangent_BND)
+        try:
+            with differentiable(), torch.no_grad():
+                value, pushed = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
+        except (RuntimeError, NotImplementedError):
+            value, pushed = self._push_by_pulls(x_BND, tangent_BND)
         return value.detach(), self._real(pushed.detach())
+
+    def _push_by_pulls(self, x_BND: Tensor, tangent_BND: Tensor) -> tuple[Tensor, Tensor]:
+        """JᵀW is linear in W, with derivative JV along V: for operations that only know backward (BLOOM's GELU)."""
+        with differentiable(), torch.enable_grad():
+            x = x_BND.detach().requires_grad_()
+            value = self.layer.rerun(self._padded(x))
+            cotangent = torch.zeros_like(value, requires_grad=True)
+            (pulled,) = torch.autograd.grad(value, x, cotangent, create_graph=True)
+            (pushed,) = torch.autograd.grad(pulled, cotangent, tangent_BND)
+        return value, pushed
 
     def pull(self, x_BND: Tensor, cotangent_BND: Tensor) -> Tensor:
         """J(X)ᵀW, by backward differentiation."""
@@ -96,7 +108,7 @@ class BlockMap:
         return x_BND * self.split.real_BN.unsqueeze(-1).to(x_BND.dtype)
 
 
-def gains(block: BlockMap, steps: int = 8, growth_steps: int = 12, seed: int = 0) -> Gains:
+def gains(block: BlockMap, steps: int = 5, growth_steps: int = 8, seed: int = 0) -> Gains:
     """Norms of the four parts of J at real activations, and the growth of both sides at the collapsed point.
 
     Norms are by power iteration on PJᵀQJP from a random start, a lower bound that `steps` iterations bring close;

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
+import numpy
 from torch import Tensor
 
 from unsmooth.explaining.jacobian import BlockMap, Split
@@ -21,8 +21,8 @@ from unsmooth.explaining.spectral import LayerSpectra
 from unsmooth.models import ValueProjection
 from unsmooth.registry import Registry
 
-# Two-point Gauss quadrature on [0, 1]: exact for integrands of third degree.
-_GAUSS = (0.5 - math.sqrt(3.0) / 6.0, 0.5 + math.sqrt(3.0) / 6.0)
+# Where on the way from the collapsed point (0) to the real tokens (1) the Jacobian is taken: Gauss-Legendre nodes.
+JACOBIANS = 4
 
 
 @dataclass
@@ -116,8 +116,11 @@ def _collapse(given: LayerInput) -> Tensor:
 def _jacobian(given: LayerInput) -> Tensor:
     value, _ = given.at_collapse
     point, rest = given.block.collapsed(), given.split.rest_part(given.x_BND)
-    pushed = [given.block.push(point + share * rest, rest)[1] for share in _GAUSS]
-    return given.change_to(value + torch.stack(pushed).mean(dim=0))
+    nodes, weights = numpy.polynomial.legendre.leggauss(JACOBIANS)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        # Nodes and weights are those of [−1, 1]; the way is [0, 1].
+        value = value + weight / 2.0 * given.block.push(point + (1.0 + node) / 2.0 * rest, rest)[1]
+    return given.change_to(value)
 
 
 RULES.add(
@@ -150,8 +153,8 @@ RULES.add(
 RULES.add(
     "jacobian",
     Rule(
-        "t_sim of f(1x̄) + J̄X̃: the same with the block's Jacobian averaged over two points on the way from there to "
-        "the real tokens",
+        f"t_sim of f(1x̄) + J̄X̃: the same with the block's Jacobian averaged over {JACOBIANS} points on the way from "
+        "there to the real tokens; with ever more points it becomes exact",
         of_input=_jacobian,
     ),
 )

@@ -49,7 +49,7 @@ class Folded:
         """Growth of the rest under attention that averages all tokens: what the norm after the addition leaves."""
         if self.right is None:
             return 1.0
-        return float(spectra.eigenvalues(self.right).abs().max())
+        return spectra.extreme_modulus(self.right.double(), shift=0.0)[0]
 
 
 def read_weights(anatomy: Anatomy) -> list[Weights]:
