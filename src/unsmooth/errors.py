@@ -27,8 +27,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnsmoothError:
 
     >>> str(unknown_name("metric", "mean_cosin", ["mean_cosine", "hfc_lfc"]))
     "Expected a known metric but got 'mean_cosin'. Did you mean 'mean_cosine'? Known: hfc_lfc, mean_cosine."
+    >>> str(unknown_name("model", "antibert", ["AntiBERTy"]))
+    "Expected a known model but got 'antibert'. Did you mean 'AntiBERTy'? Known: AntiBERTy."
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    guess = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
     return UnsmoothError(f"Expected a known {kind} but got {name!r}.{guess} Known: {', '.join(names)}.")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import Anatomy
+from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.scanning.data import RawBatch
 
 TokenChoice = Literal["content", "all"]
@@ -129,7 +130,7 @@ def _real_tokens(fields: Mapping[str, Any]) -> Tensor | None:
             return mask != 0
     padding = fields.get("src_key_padding_mask")
     if isinstance(padding, Tensor):
-        return ~padding if padding.dtype == torch.bool else padding == 0
+        return not_padding(padding)
     return None
 
 

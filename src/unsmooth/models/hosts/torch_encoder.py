@@ -60,11 +60,14 @@ def batch_first(block: nn.Module) -> bool:
 def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
     """Read `src_key_padding_mask` (batch, tokens): True is padding, or, in its float form, -inf is."""
     mask: Tensor | None = args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        return ~mask
-    return mask > torch.finfo(mask.dtype).min
+    return None if mask is None else not_padding(mask)
+
+
+def not_padding(key_padding_mask: Tensor) -> Tensor:
+    """True = real, from torch's mask in either of its forms."""
+    if key_padding_mask.dtype == torch.bool:
+        return ~key_padding_mask
+    return key_padding_mask > torch.finfo(key_padding_mask.dtype).min
 
 
 @contextmanager
