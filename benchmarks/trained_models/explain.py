@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.trained_models.explain_page import page
-from benchmarks.trained_models.more import MORE_MODELS, Entry, every_model
 from benchmarks.trained_models.models import MODELS
+from benchmarks.trained_models.more import MORE_MODELS, Entry, every_model
 from unsmooth.explaining import Explanation, LayerFinding, RuleScore, explain, load_explanation
 from unsmooth.explaining.files import to_json
 from unsmooth.explaining.observe import observe
@@ -36,7 +36,7 @@ from unsmooth.scanning.run import preprocessing
 
 # Models whose layers were looked at while the rules were made; the others are the test.
 LOOKED_AT = (*(model.name for model in MODELS), "Gemma-3-270M", "rxnfp-BERT-pretrained")
-BATCH, LENGTH, BATCHES = 4, 96, 8
+BATCH, LENGTH, BATCHES = 4, 96, 4
 RESULT = Path("benchmarks/results/explain_models.json")
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_length=LENGTH,
             max_batches=BATCHES,
             name=entry.recipe.name,
-            jacobian=not options.quick,
+            jacobian=options.norms,
         )
         found.save(folder)
         write_whole(folder / "rebuilt.json", json.dumps(rebuilding_error(entry)))
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = [model.name for model in (*MODELS, *MORE_MODELS)]
     parser.add_argument("--only", metavar="NAME", action="append", choices=names)
-    parser.add_argument("--quick", action="store_true", help="leave the norms of Jacobians out")
+    parser.add_argument("--norms", action="store_true", help="also norms of Jacobians, which no rule needs: hours")
     parser.add_argument("--weights", type=Path, default=Path("weights"))
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--explained", type=Path, default=Path("scans/explained"))

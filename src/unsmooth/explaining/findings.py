@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -125,7 +126,7 @@ def _layer(
     )
 
 
-def _measured(found: LayerEvidence, predicted: dict[str, float]) -> dict[str, object]:
+def _measured(found: LayerEvidence, predicted: dict[str, float]) -> dict[str, Any]:
     """The fields that come from data."""
     if not found.numbers:
         return {}

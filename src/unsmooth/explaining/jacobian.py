@@ -74,7 +74,8 @@ class BlockMap:
         tangent_BND = self._real(tangent_BND)
         try:
             with differentiable(), torch.no_grad():
-                value, pushed = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
+                both = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
+            value, pushed = both[0], both[1]
         except (RuntimeError, NotImplementedError):
             value, pushed = self._push_by_pulls(x_BND, tangent_BND)
         return value.detach(), self._real(pushed.detach())
