@@ -14,6 +14,7 @@ from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
     from unsmooth.explaining import Explanation
+    from unsmooth.scanning import Scan
 
 BUNDLED = "page"
 
@@ -28,6 +29,9 @@ def explain(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for json, csv, manifest, figures and report.")] = None,
+    scan: Annotated[
+        Path | None, typer.Option(help="Folder that scan --out wrote: its curves go into the same report.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table, sentence or progress.")] = False,
     max_batches: Annotated[int, typer.Option(help="Stop after so many batches.")] = 8,
@@ -48,7 +52,9 @@ def explain(
     """Say why the tokens of MODEL become alike or not: from weights alone, or with DATA also from what they do."""
     from unsmooth.explaining import explain as run_explain
     from unsmooth.models import load
+    from unsmooth.scanning import load_scan
 
+    scans = [] if scan is None else [load_scan(scan)]
     if out is not None:
         check_writable(out)
     loaded = load(
@@ -72,28 +78,28 @@ def explain(
         progress=not quiet,
         name=name,
     )
-    _finish(found, out, as_json, quiet)
+    _finish(found, scans, out, as_json, quiet)
     return 0
 
 
-def _finish(found: Explanation, out: Path | None, as_json: bool, quiet: bool) -> None:
+def _finish(found: Explanation, scans: list[Scan], out: Path | None, as_json: bool, quiet: bool) -> None:
     from unsmooth.cli.explain_tables import print_explanation
     from unsmooth.explaining.files import to_json
 
     if out is not None:
-        _write(found, out)
+        _write(found, scans, out)
     if as_json:
         typer.echo(json.dumps(to_json(found), allow_nan=False))
     elif not quiet:
         print_explanation(found, out)
 
 
-def _write(found: Explanation, out: Path) -> None:
+def _write(found: Explanation, scans: list[Scan], out: Path) -> None:
     found.save(out)
     try:
         from unsmooth.report import save_why_figures, write_report
 
-        write_report([], out / "report.html", explanations=[found])
+        write_report(scans, out / "report.html", explanations=[found])
         save_why_figures(found, out / "figures")
     except UnsmoothError as error:
         # The numbers are safe; a missing chart library is no reason to lose them.

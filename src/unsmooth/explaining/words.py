@@ -85,10 +85,12 @@ def sentence(name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleSco
         return f"{text} (weights only)."
     rises = sum(value > 0 for value in measured)
     text += f"; measured, t_sim rises over {rises} and falls over {len(measured) - rises}"
-    best = max(scores, key=lambda one: one.balanced_accuracy or one.accuracy, default=None)
-    if best is not None:
-        share = f"{best.accuracy:.0%} of directions"
-        text += f"; the {best.rule} rule gets {share} right (always guessing the commoner one: {best.majority:.0%})"
+    right = {one.rule: one.accuracy for one in scores}
+    if "eigenvalue" in right and "jacobian" in right:
+        text += (
+            f"; the plain eigenvalue rule gets {right['eigenvalue']:.0%} of directions right, the blocks' Jacobians "
+            f"{right['jacobian']:.0%}, always guessing the commoner one {scores[0].majority:.0%}"
+        )
     if stack is not None:
         way = "outgrows" if stack.margin > 0 else "is outgrown by"
         text += f"; over the whole stack a change of the token mean {way} differences between tokens"
