@@ -16,7 +16,7 @@ from unsmooth.files import write_whole
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
-from unsmooth.report.why.page import parts_of, signed
+from unsmooth.report.why.page import parts_of, short, signed
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation
@@ -87,6 +87,7 @@ def _environment() -> Any:
     )
     environment.filters.update(
         spoken=spoken,
+        short=short,
         signed=signed,
         visible=_visible,
         manifest_rows=manifest_rows,

@@ -72,10 +72,14 @@ def _converted(convert: Any, svg: str, kind: str) -> bytes:
 def _chart(explanation: Explanation, panel: Panel) -> altair.LayerChart:
     alt = import_extra("altair")
     chart = panel.drawing(*panel.options, {name: alt.Data(values=rows) for name, rows in panel.tables.items()})
-    subtitle = [printable(explanation.name), *textwrap.wrap(printable(f"{panel.reading} {panel.caption}"), 96)]
-    width, height = (_SQUARE, _SQUARE) if panel.height is None else (max(_WIDTH, panel.least), panel.height)
+    square = panel.height is None
+    width, height = (_SQUARE, _SQUARE) if square else (max(_WIDTH, panel.least), panel.height)
+    subtitle = [printable(explanation.name), *textwrap.wrap(printable(panel.caption), 72 if square else 96)]
     title = alt.TitleParams(printable(panel.title), subtitle=subtitle)
-    return chart.properties(title=title, width=width, height=height).configure(**why_config(INK, FAINT, "white"))
+    # How to read it is for screen readers here: a paper has a caption of its own.
+    description = printable(f"{panel.title}. {panel.reading} {panel.caption}")
+    chart = chart.properties(title=title, width=width, height=height, description=description)
+    return chart.configure(**why_config(INK, FAINT, "white"))
 
 
 def why_config(ink: str, faint: str, background: str, **options: str) -> dict[str, Any]:

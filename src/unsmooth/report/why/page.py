@@ -118,11 +118,20 @@ def _column(values: list[Any], columns: dict[str, int]) -> int:
     return columns.setdefault(json.dumps(coded), len(columns))
 
 
+def short(value: float | None) -> str:
+    """Three digits.
+
+    >>> short(1.2345), short(-0.00012345), short(None)
+    ('1.23', '−0.000123', '–')
+    """
+    return spoken(None if value is None else float(f"{value:.3g}"))
+
+
 def signed(value: float | None) -> str:
-    """A change, with its sign.
+    """Three digits of a change, with its sign.
 
     >>> signed(0.25), signed(-0.5), signed(None)
     ('+0.25', '−0.5', '–')
     """
-    text = spoken(value)
+    text = short(value)
     return f"+{text}" if value and text[0] not in "−–" else text

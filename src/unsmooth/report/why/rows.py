@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation, HeadFinding, LayerFinding
 
 Rows = list[dict[str, Any]]
-_CIRCLE_STEPS = 40
+_CIRCLE_STEPS = 72
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def disc_rows(smallest: float, label: str) -> Rows:
     |1 + μλ| is convex in μ, so its largest value over [m, 1] is at an end; at μ = 1 where 2 Re λ + (1 + m)|λ|² ≥ 0,
     which is outside the disc with centre −1/(1 + m) and radius 1/(1 + m) (P1, arXiv 2401.04301).
 
-    >>> [(row["re"], row["im"]) for row in disc_rows(0.0, "")[::10]]
+    >>> [(row["re"], row["im"]) for row in disc_rows(0.0, "")[::18]]
     [(0.0, 0.0), (-1.0, 1.0), (-2.0, 0.0), (-1.0, -1.0)]
     """
     radius = 1 / (1 + smallest)
