@@ -68,6 +68,8 @@ class Evidence:
         self.skipped += int((~long_B).sum())
         self.sequences += int(long_B.sum())
         self.tokens += int(view.real_BN[long_B].sum())
+        if not bool(long_B.any()):
+            return  # and the Jacobians wait for a batch that has differences
         for reason in view.missing_maps:
             self.notes[reason] = None
         if not self.layers:

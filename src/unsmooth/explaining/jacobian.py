@@ -113,7 +113,8 @@ def gains(block: BlockMap, steps: int = 5, growth_steps: int = 8, seed: int = 0)
     """Norms of the four parts of J at real activations, and the growth of both sides at the collapsed point.
 
     Norms are by power iteration on PJᵀQJP from a random start, a lower bound that `steps` iterations bring close;
-    growth is the mean log growth over the second half of `growth_steps` applications. Both are means over sequences.
+    growth is the mean log growth over the second half of `growth_steps` applications. Both are means over sequences of
+    two tokens or more: one token has no rest.
     """
     mean, rest = block.split.mean_part, block.split.rest_part
     point, collapsed = block.layer.sites["input"], block.collapsed()
@@ -139,7 +140,7 @@ def _norm(
         pushed = target(block.push(point, vector)[1])
         norm_B = _length(pushed)
         vector = _unit(source(block.pull(point, pushed)))
-    return _mean(norm_B)
+    return _mean(norm_B, block.split)
 
 
 def _growth(block: BlockMap, point: Tensor, part: Projection, start_BND: Tensor, steps: int) -> float:
@@ -150,7 +151,7 @@ def _growth(block: BlockMap, point: Tensor, part: Projection, start_BND: Tensor,
         pushed = part(block.push(point, vector)[1])
         logs.append(_length(pushed).clamp_min(torch.finfo(torch.float64).tiny).log())
         vector = _unit(pushed)
-    return math.exp(_mean(torch.stack(logs[steps // 2 :]).mean(dim=0)))
+    return math.exp(_mean(torch.stack(logs[steps // 2 :]).mean(dim=0), block.split))
 
 
 def _length(x_BND: Tensor) -> Tensor:
@@ -163,5 +164,5 @@ def _unit(x_BND: Tensor) -> Tensor:
     return x_BND / torch.where(length > 0, length, 1.0)[:, None, None]
 
 
-def _mean(values_B: Tensor) -> float:
-    return float(values_B.double().mean())
+def _mean(values_B: Tensor, split: Split) -> float:
+    return float(values_B.double()[split.real_BN.sum(dim=1) >= 2].mean())
