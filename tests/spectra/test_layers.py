@@ -78,12 +78,27 @@ def test_large_layers_through_products_alone() -> None:
         layer = LayerOperator(maps, w_v, w_o, right=right)
         values = numpy.linalg.eigvals(layer.rest_matrix().numpy())
         best = numpy.abs(values).argmax()
-        found = layer_dominance(maps, w_v, w_o, right=right, tolerance=1e-5)
-        assert found.route == "arnoldi"
+        found = layer_dominance(maps, w_v, w_o, right=right, accurate=True, tolerance=1e-5)
+        assert found.route in {"arnoldi", "ritz"}
         assert found.rest_modulus == pytest.approx(abs(values[best]), rel=1e-3)
         assert found.mean_modulus == pytest.approx(
             numpy.abs(numpy.linalg.eigvals(layer.mean_matrix().numpy())).max(), rel=1e-6
         )
+
+
+def test_first_look_at_large_layers_gives_the_verdict_of_all_eigenvalues() -> None:
+    for seed in range(6):
+        w_v, w_o = random_weights(3, 24, 8, seed)
+        # From clearly sharpening to clearly smoothing.
+        w_o = w_o + (seed - 3) * 0.3 * w_v.mT
+        maps = random_maps(3, 30, seed, temperature=4.0)
+        layer = LayerOperator(maps, w_v, w_o)
+        mean, rest = (
+            numpy.abs(numpy.linalg.eigvals(part.numpy())).max() for part in (layer.mean_matrix(), layer.rest_matrix())
+        )
+        found = layer_dominance(maps, w_v, w_o)
+        assert found.verdict == ("smoothing" if mean > rest else "sharpening")
+        assert found.rest_modulus == pytest.approx(rest, rel=0.05)
 
 
 def test_mode_of_a_large_sharpening_layer() -> None:
