@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def layer_spectra(folded: Folded, maps: Sequence[Tensor]) -> LayerSpectra:
     found = [spectra.layer_dominance(map_HNN, folded.w_v, folded.w_o, right=folded.right) for map_HNN in maps]
     dominance = _typical(found) if found else _without_maps(cloud, folded.averaged_rest())
     # A norm after the addition scales both sides alike: no σ turns its verdict.
-    flip = _flip(torch.tensor(cloud), folded) if folded.right is None else None
+    flip = _flip(torch.tensor(cloud, dtype=torch.complex128), folded) if folded.right is None else None
     return LayerSpectra(dominance, bool(found), flip, cloud, tuple(_heads(folded, maps)))
 
 
@@ -62,7 +63,9 @@ def _largest(update: Tensor) -> Tensor:
 
 def _flip(cloud: Tensor, folded: Folded) -> float | None:
     """The σ at which the verdict turns; `cloud` is already divided by the σ at hand."""
-    return spectra.flip_scale(cloud * folded.scale)
+    values = cloud * folded.scale
+    # Zeros of a defective H scatter by the root of the rounding, to both sides.
+    return spectra.flip_scale(values[values.abs() > 1e-6 * values.abs().max()])
 
 
 def _typical(found: Sequence[Dominance]) -> Dominance:
@@ -80,36 +83,47 @@ def _without_maps(cloud: Sequence[complex], rest: float) -> Dominance:
 
 def _heads(folded: Folded, maps: Sequence[Tensor]) -> list[HeadSpectra]:
     features_HK = spectra.head_eigenvalues(folded.w_v, folded.w_o)
+    full_rank = folded.w_v.shape[2] >= folded.w_v.shape[1]  # one head as wide as the stream
     shape = spectra.head_shape(folded.w_v, folded.w_o)
-    found = [spectra.head_dominance(map_HNN, features_HK, modes=True) for map_HNN in maps]
+    found = [spectra.head_dominance(map_HNN, features_HK, modes=True, full_rank=full_rank) for map_HNN in maps]
     attention = [spectra.attention_spectrum(map_HNN) for map_HNN in maps]
-    tokens = [map_HNN.shape[-1] for map_HNN in maps]
     return [
         HeadSpectra(
-            _typical([one[head] for one in found]) if found else _without_maps_head(features_HK[head]),
+            _typical([one[head] for one in found]) if found else _without_maps_head(features_HK[head], full_rank),
             _flip(features_HK[head], folded) if folded.right is None else None,
             _shape(shape, head),
-            _attention(attention, tokens, head),
+            _attention(attention, maps, head),
         )
         for head in range(len(features_HK))
     ]
 
 
-def _without_maps_head(features_K: Tensor) -> Dominance:
+def _without_maps_head(features_K: Tensor, full_rank: bool) -> Dominance:
     """A head has λ = 0 too, for d_h < d: neither side shrinks below 1."""
-    return _without_maps((0j, *features_K.tolist()), 1.0)
+    return _without_maps((*(() if full_rank else (0j,)), *features_K.tolist()), 1.0)
 
 
 def _shape(shape: HeadShape, head: int) -> dict[str, float]:
     return {name: float(getattr(shape, name)[head]) for name in ("asymmetry", "condition", "range_low", "range_high")}
 
 
-def _attention(found: Sequence[AttentionSpectrum], tokens: Sequence[int], head: int) -> dict[str, float]:
+def _attention(found: Sequence[AttentionSpectrum], maps: Sequence[Tensor], head: int) -> dict[str, float]:
     if not found:
         return {}
     names = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy")
     mean = {name: sum(float(getattr(one, name)[head]) for one in found) / len(found) for name in names}
-    reference = [
-        spectra.random_second_eigenvalue(n, float(one.entropy[head])) for n, one in zip(tokens, found, strict=True)
-    ]
-    return mean | {"random_second_eigenvalue": sum(reference) / len(reference)}
+    chance = [_by_chance(map_HNN[head], float(one.entropy[head])) for map_HNN, one in zip(maps, found, strict=True)]
+    return mean | {"random_second_eigenvalue": sum(chance) / len(chance)}
+
+
+def _by_chance(map_NN: Tensor, entropy: float) -> float:
+    """|μ₂| of random attention of this size and entropy, causal where this one is."""
+    if not bool(map_NN.triu(1).any()):
+        return _by_chance_causal(len(map_NN), round(min(max(entropy, 0.01), 0.99), 2))
+    # Attention that averages, or looks at one token each, has an entropy at the end of the range or a rounding beyond.
+    return spectra.random_second_eigenvalue(len(map_NN), min(max(entropy, 1e-6), 1.0 - 1e-6))
+
+
+@lru_cache(maxsize=1024)
+def _by_chance_causal(tokens: int, entropy: float) -> float:
+    return spectra.random_second_eigenvalue(tokens, entropy, causal=True)

@@ -79,7 +79,10 @@ def _not_finite(values: ValueProjection) -> str | None:
 
 def fold(values: ValueProjection, scale: float, branch_scale: float | None = None) -> Folded:
     """Fold the norms in: `scale` is σ of the layer's norm, `branch_scale` that of a norm on the branch's output."""
-    w_v, w_o = values.w_v, values.w_o if values.gain is None else values.w_o * values.gain
+    # A LayerNorm makes H singular: in float32 its zero eigenvalue would have a sign, and a say in the verdict.
+    w_v, w_o = values.w_v.double(), values.w_o.double()
+    if values.gain is not None:
+        w_o = w_o * values.gain
     ignored = ["MLP"]
     if values.output_norm is not None:
         if branch_scale is None:

@@ -34,16 +34,19 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
     if found.verdict == "undecided":
         return "Any change of weights or attention decides it: both sides grow alike."
     if place == "post":
-        return _change_of_eigenvalue(found) + " The stream's scale does not matter: the norm divides both sides."
+        note = " Neither the stream's scale nor the sign of the norm's weight matters: both sides go through the norm."
+        return _change_of_eigenvalue(found) + note
     if flip is None:
-        return _change_of_eigenvalue(found) + _flip_note(found)
+        return _change_of_eigenvalue(found, ", or negating the norm's weight") + _flip_note(found)
     if scale is None:
         return (
             f"Below σ = {flip:.3g} of the stream the token mean grows and the layer smooths, above it does not "
             f"(attention that averages all tokens)."
         )
-    side = "below" if scale > flip else "above"
-    qualifier = "" if known_rest else ", were attention to average all tokens"
+    if (found.verdict == "smoothing") != (scale < flip):
+        return _change_of_eigenvalue(found)  # measured attention decides, and not the averaging one behind `flip`
+    side = "above" if scale < flip else "below"
+    qualifier = ", were attention to average all tokens" if known_rest else ""
     return (
         f"A stream scaled to σ {side} {flip:.3g}, where it now is {scale:.3g}{qualifier}; or a norm weight scaled so."
     )
@@ -55,11 +58,11 @@ def _flip_note(found: Dominance) -> str:
     return ""
 
 
-def _change_of_eigenvalue(found: Dominance) -> str:
+def _change_of_eigenvalue(found: Dominance, otherwise: str = "") -> str:
     value = found.feature_eigenvalue
     if found.verdict == "smoothing":
         target = "into the unit disc around −1" if found.rest_modulus <= 1.0 else "below the rest's growth"
-        return f"Moving the eigenvalue λ = {_spoken(value)} of the summed H {target}, or negating the norm's weight."
+        return f"Moving the eigenvalue λ = {_spoken(value)} of the summed H {target}{otherwise}."
     if found.verdict == "sharpening":
         return (
             "Attention nearer to the average of all tokens, or an eigenvalue of the summed H with |1 + λ| above "
