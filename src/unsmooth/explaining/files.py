@@ -49,7 +49,7 @@ def load_explanation(folder: str | Path) -> Explanation:
         raise expected(
             "a folder that Explanation.save wrote", repr(str(folder)), "`unsmooth explain … --out DIR` first"
         ) from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise expected(f"a whole explanation.json in {folder}", type(error).__name__, "explaining again") from None
 
 
@@ -75,7 +75,7 @@ def _from_json(content: dict[str, Any]) -> Explanation:
         heads=tuple(_head(item) for item in content["heads"]),
         scores=tuple(RuleScore(**item) for item in content["scores"]),
         rules=content["rules"],
-        stack=None if content["stack"] is None else Stack(**content["stack"]),
+        stack=None if content["stack"] is None else Stack(**_numbers(content["stack"])),
         manifest=content["manifest"],
         notes=tuple(content["notes"]),
         sentence=content["sentence"],
