@@ -100,7 +100,7 @@ class Evidence:
         }
         remaining = 1.0 - values["similarity_before"]
         values["escalation"] = torch.where(
-            remaining > 0, 1.0 - (1.0 - values["similarity_after"]) / remaining.clamp_min(1e-30), 0.0
+            remaining <= 0, 0.0, 1.0 - (1.0 - values["similarity_after"]) / remaining.clamp_min(1e-30)
         )
         values |= break_down(layer.sites, split) or {}
         for name, numbers_B in values.items():
@@ -137,12 +137,12 @@ class Evidence:
     ) -> None:
         if layer.maps_BHNN is None or len(found.maps) >= most:
             return
-        error = row_sum_error(layer.maps_BHNN, real_BN)
+        error = row_sum_error(layer.maps_BHNN.masked_fill(~real_BN[:, None, None], 0.0), real_BN)
         if not error <= ROW_SUM_TOLERANCE:
             self.notes[
                 f"Rows of attention at layer {number} are up to {error:.2g} away from summing to one (talking heads, "
-                f"differential or gated attention, or NaN): equal tokens do not stay equal there, so its verdict is "
-                f"from weights alone."
+                f"differential or gated attention, padding that is looked at, or NaN): equal tokens do not stay equal "
+                f"there, so its verdict is from weights alone."
             ] = None
             return
         for sequence in long_B.nonzero().flatten().tolist()[: most - len(found.maps)]:
@@ -157,9 +157,14 @@ class Evidence:
 
     def _follow_stack(self, view: BatchView) -> None:
         try:
-            self.stack = stack_growth(view)
+            found = stack_growth(view)
         except (RuntimeError, NotImplementedError) as error:
             self.notes[f"Growth over the stack could not be had: {_first_line(error)}."] = None
+            return
+        if math.isfinite(found.margin):
+            self.stack = found
+        else:
+            self.notes["Growth over the stack could not be had: on the way it is zero, NaN or Inf."] = None
 
 
 def _median(parts: list[Tensor]) -> float | None:

@@ -46,7 +46,8 @@ class Split:
     def similarity(self, x_BND: Tensor) -> Tensor:
         """t_sim = ‖ΠX‖²/‖X‖² of each sequence, 0 where X is zero."""
         total = self.energy(x_BND)
-        return torch.where(total > 0, self.energy(self.mean_part(x_BND.double())) / total, 0.0)
+        # Not `total > 0`, or NaN would be taken for a measured zero.
+        return torch.where(total == 0, 0.0, self.energy(self.mean_part(x_BND.double())) / total)
 
     def _weights(self, x_BND: Tensor) -> Tensor:
         return self.real_BN.unsqueeze(-1).to(x_BND.dtype)
