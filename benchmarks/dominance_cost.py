@@ -261,10 +261,13 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device(arguments.device)
     heads = len(KINDS) * CHUNK if arguments.quick else arguments.heads
-    results = {"random": {kind: summary(row) for kind, row in measure(random_heads(heads), device).items()}}
+    random = measure(random_heads(heads), device)
+    results = {"random": {kind: summary(row) for kind, row in random.items()}}
     if arguments.maps != "none":
         chunks = real_heads(Path(arguments.maps), heads if arguments.quick else None)
-        results["real"] = {"real": summary(measure(chunks, device)["all"])}
+        real = measure(chunks, device)["all"]
+        both = {key: value + real[key] for key, value in random["all"].items()}
+        results["real"] = {"real": summary(real), "random and real": summary(both)}
     for part in results.values():
         show(part)
     eigenvalues = model_eigenvalues(3 if arguments.quick else 9)

@@ -14,6 +14,8 @@ from torch import Tensor
 from unsmooth.spectra._lapack import eigenvalues_of, matrix_vector
 
 Operator = Callable[[Tensor], Tensor]
+# The share of a product that must be new for a step to go on, in float32.
+EXHAUSTED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,13 @@ class Krylov:
         return Krylov(self.basis[which_G], self.hessenberg[which_G])
 
     def ritz_values(self) -> Tensor:
-        """Estimates of the outermost eigenvalues, complex128 (G, M) on the CPU."""
-        return eigenvalues_of(self.hessenberg[:, :-1])
+        """Estimates of the outermost eigenvalues, complex128 (G, M) on the CPU.
+
+        Steps past an exhausted space have none: the largest stands in for each.
+        """
+        values_GM = eigenvalues_of(self.hessenberg[:, :-1])
+        largest_G1 = values_GM.gather(1, values_GM.abs().argmax(dim=1, keepdim=True))
+        return torch.where(values_GM == 0.0, largest_G1, values_GM)
 
     def ritz_residuals(self, values_G: Tensor) -> tuple[Tensor, Tensor]:
         """For one Ritz value per operator: ‖Bx − θx‖ of its unit vector (G,), and that vector's coordinates (G, M)."""
@@ -67,12 +74,15 @@ def arnoldi(apply: Operator, start_GN: Tensor, steps: int) -> Krylov:
     basis[:, 0] = start_GN
     for step in range(steps):
         vector = apply(basis[:, step])
+        whole_G = torch.linalg.vector_norm(vector, dim=-1)
         known = basis[:, : step + 1]
         first = matrix_vector(known, vector)
         vector = vector - matrix_vector(known.mT, first)
         second = matrix_vector(known, vector)
         vector = vector - matrix_vector(known.mT, second)
         length_G = torch.linalg.vector_norm(vector, dim=-1)
+        # What is left of a space that is exhausted is rounding, and no direction.
+        length_G = torch.where(length_G > EXHAUSTED * whole_G, length_G, 0.0)
         hessenberg[:, : step + 1, step] = first + second
         hessenberg[:, step + 1, step] = length_G
         basis[:, step + 1] = vector * torch.where(length_G > 0.0, 1.0 / length_G, 0.0).unsqueeze(-1)

@@ -21,7 +21,7 @@ FEW = 64
 # Products in a first look; then, for what it leaves in doubt, products that only turn the start, and a second look.
 FIRST, TURNS, SECOND = 24, 64, 48
 # How far from an eigenvalue a Ritz value is taken to be, in its own residuals, and at least, in its own size.
-CAUTION, ROUNDING = 1.5, 1e-3
+CAUTION, ROUNDING = 0.75, 1e-4
 
 
 @dataclass(frozen=True)
