@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from tests.models.entries import ENTRIES
 from tests.models.entry import Entry, Padding, real_tokens
+from unsmooth import explain
+from unsmooth.explaining import Explanation
 from unsmooth.explaining.jacobian import BlockMap, Split
 from unsmooth.explaining.observe import BatchView, LayerView, observe
 from unsmooth.models import find_anatomy
@@ -116,3 +119,25 @@ def set_values(model: nn.TransformerEncoder, strength: float | Tensor, bias: boo
 
 def streams(batch: int = 3, tokens: int = 6, dim: int = 8, seed: int = 0) -> Tensor:
     return torch.randn(batch, tokens, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def found(model: nn.Module | str, data: Any = None, **options: Any) -> Explanation:
+    return explain(model, data, progress=False, **options)
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Every number of a finding, however deep."""
+    if isinstance(value, complex):
+        yield from (value.real, value.imag)
+    elif isinstance(value, float):
+        yield value
+    elif isinstance(value, dict):
+        yield from numbers(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from numbers(asdict(item) if is_dataclass(item) else item)  # type: ignore[arg-type]
+
+
+def found_by_spectra(model: nn.Module, data: Any = None, **options: Any) -> Explanation:
+    """Without Jacobians, which cost most."""
+    return found(model, data, jacobian=False, **options)

@@ -51,8 +51,9 @@ def layer_spectra(folded: Folded, maps: Sequence[Tensor]) -> LayerSpectra:
     cloud = tuple(complex(value) - 1.0 for value in values.tolist())
     found = [spectra.layer_dominance(map_HNN, folded.w_v, folded.w_o, right=folded.right) for map_HNN in maps]
     dominance = _typical(found) if found else _without_maps(cloud, folded.averaged_rest())
-    # A norm after the addition scales both sides alike: no σ turns its verdict.
-    flip = _flip(torch.tensor(cloud, dtype=torch.complex128), folded) if folded.right is None else None
+    # A norm after the addition scales both sides alike: no σ turns its verdict. And it takes the whole cloud to tell.
+    whole = len(cloud) == len(update) and folded.right is None
+    flip = _flip(torch.tensor(cloud, dtype=torch.complex128), folded) if whole else None
     return LayerSpectra(dominance, bool(found), flip, cloud, tuple(_heads(folded, maps)))
 
 

@@ -53,8 +53,8 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
 
 
 def _flip_note(found: Dominance) -> str:
-    if found.verdict == "smoothing":
-        return " No scale of the stream alone does it: an eigenvalue has a positive real part."
+    if found.verdict == "smoothing" and found.feature_eigenvalue.real >= 0.0:
+        return " No scale of the stream alone does it: that eigenvalue has a positive real part."
     return ""
 
 

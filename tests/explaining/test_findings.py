@@ -1,0 +1,111 @@
+"""What findings say besides the verdict: which block and head, attention beside chance, pushes, the sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.explaining.seeing import BY_NAME, Matrix, encoder, found_by_spectra, set_values, streams
+from tests.models.entry import Entry
+
+
+def test_the_sentence_counts_verdicts() -> None:
+    model = set_values(encoder(layers=3), 0.5)
+    with torch.no_grad():
+        model.layers[1].self_attn.out_proj.weight.mul_(-1.0)
+    assert "3 layers taken alone, 2 smoothing and 1 preserving (weights only)" in found_by_spectra(model).sentence
+
+
+@pytest.mark.parametrize(("name", "calls"), [("albert-shared", 12), ("albert-groups", 24)])
+def test_shared_blocks_are_as_many_layers_as_calls(name: str, calls: int) -> None:
+    entry: Entry = BY_NAME[name]
+    explanation = found_by_spectra(entry.model(), entry.batch("right"))
+    assert [layer.layer for layer in explanation.layers] == list(range(1, calls + 1))
+    assert [(head.layer, head.head) for head in explanation.heads] == [
+        (layer, head) for layer in range(1, calls + 1) for head in range(2)
+    ]
+    blocks = [layer.block for layer in explanation.layers]
+    assert len(set(blocks)) == (1 if calls == 12 else 6)
+    assert all(layer.measured is not None for layer in explanation.layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads"),
+    [
+        ("llama-grouped", [0, 0, 1, 1]),
+        ("phi3-grouped", [0, 0, 1, 1]),
+        ("falcon-multi-query", [0, 0, 0, 0]),
+        ("gpt2-tiny", [0, 1]),
+    ],
+)
+def test_grouped_heads_name_the_value_head_they_read(name: str, kv_heads: list[int]) -> None:
+    explanation = found_by_spectra(BY_NAME[name].model())
+    first = [head for head in explanation.heads if head.layer == 1]
+    assert [head.kv_head for head in first] == kv_heads
+    assert [head.head for head in first] == list(range(len(kv_heads)))
+
+
+@torch.no_grad()
+def looking(model: nn.TransformerEncoder, logits: float) -> nn.TransformerEncoder:
+    """Queries and keys that are the token times √logits: 0 averages, much looks at itself alone."""
+    for layer in model.layers:
+        dim = layer.self_attn.embed_dim
+        layer.self_attn.in_proj_weight[: 2 * dim] = (logits**0.5) * torch.eye(dim).repeat(2, 1)
+        layer.self_attn.in_proj_bias[: 2 * dim] = 0.0
+    return model
+
+
+@pytest.mark.parametrize(("logits", "entropy"), [(0.0, 1.0), (1e5, 0.0)])
+def test_attention_at_the_ends_of_its_entropy(logits: float, entropy: float) -> None:
+    """Rounding takes the entropy of averaging attention a little above 1, which is no reason to say nothing."""
+    explanation = found_by_spectra(looking(set_values(encoder(), 0.5), logits), streams(tokens=7))
+    assert explanation.notes == ()
+    assert len(explanation.heads) == 4
+    for head in explanation.heads:
+        assert head.entropy == pytest.approx(entropy, abs=1e-6)
+        assert head.second_eigenvalue == pytest.approx(1.0 - entropy, abs=1e-5)
+        assert head.random_second_eigenvalue == pytest.approx(1.0 - entropy, abs=0.15)
+        assert head.verdict == ("smoothing" if logits == 0.0 else "undecided")
+
+
+def test_causal_attention_is_held_against_causal_chance() -> None:
+    """Random causal maps have a far larger |μ₂|: the largest diagonal entry after the first."""
+    entry = BY_NAME["gpt2-tiny"]
+    generator = np.random.default_rng(0)
+    for head in found_by_spectra(
+        entry.model(), {"input_ids": entry.batch("none")["input_ids"]}, spectral_sequences=1
+    ).heads:
+        assert head.entropy is not None
+        draws = [np.sort(np.diag(random_causal(6, head.entropy, generator)))[-2] for _ in range(2000)]
+        assert head.random_second_eigenvalue == pytest.approx(np.mean(draws), abs=0.03)
+
+
+def random_causal(tokens: int, entropy: float, generator: np.random.Generator) -> Matrix:
+    """Dirichlet rows over the past whose expected entropy, over its maximum, is `entropy` in each."""
+    from scipy.optimize import brentq
+    from scipy.special import digamma
+
+    matrix = np.zeros((tokens, tokens))
+    matrix[0, 0] = 1.0
+    for row in range(1, tokens):
+        keys = row + 1
+
+        def off(log_alpha: float, keys: int = keys) -> float:
+            alpha = np.exp(log_alpha)
+            return float(digamma(keys * alpha + 1) - digamma(alpha + 1) - entropy * np.log(keys))
+
+        matrix[row, :keys] = generator.dirichlet(np.full(keys, np.exp(brentq(off, -15, 15))))
+    return matrix
+
+
+def test_bias_pushes_are_measured_beside_the_mean() -> None:
+    model = set_values(encoder(layers=1, norm_first=False), 0.5)
+    push = torch.arange(8.0)
+    with torch.no_grad():
+        model.layers[0].self_attn.out_proj.bias.copy_(push)
+    assert found_by_spectra(model).layers[0].drift == pytest.approx(float(push.norm()), rel=1e-6)
+    x = streams()
+    mean_norm = np.mean([np.linalg.norm(x[index].double().numpy().mean(axis=0)) for index in range(3)])
+    assert found_by_spectra(model, x).layers[0].drift == pytest.approx(float(push.norm()) / mean_norm, rel=1e-5)
