@@ -233,7 +233,7 @@ def main() -> None:
         for tokens in TOKENS:
             results["time"].append(tell(time_ratios(name, tokens, rounds, batches)))
             size = max(TOKENS_PER_BATCH // tokens, 1)
-            few, processes = (2, 1) if arguments.quick else (5, 7)
+            few, processes = (2, 1) if arguments.quick else (4, 5)
             results["memory"].append(tell(memory_ratios(name, tokens, few, size, processes)))
     small = next(iter(MODELS))
     results["memory"] += [tell(memory_ratios(small, 128, count, 4, 1)) for count in (10, many)]
