@@ -2,14 +2,14 @@
 
     python -m benchmarks.trained_models.explain [--only NAME] [--out docs/explain]
 
-A rule was chosen by looking at some of the models; its score on the others is the one that counts. For every model the
-attention branch is also rebuilt from extracted weights and captured maps, and its largest error reported.
+A rule was chosen by looking at some of the models; its score on the others is the one that counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,22 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks.trained_models.explain_page import page
 from benchmarks.trained_models.models import MODELS
-from benchmarks.trained_models.more import MORE_MODELS, Entry, every_model
+from benchmarks.trained_models.more import MORE_MODELS, every_model
 from unsmooth.explaining import Explanation, LayerFinding, RuleScore, explain, load_explanation
 from unsmooth.explaining.files import to_json
-from unsmooth.explaining.observe import observe
 from unsmooth.explaining.rules import RULES
 from unsmooth.explaining.score import score
-from unsmooth.explaining.weights import read_weights
 from unsmooth.files import finite, write_whole
-from unsmooth.models import Anatomy, find_anatomy
-from unsmooth.scanning.calling import as_inputs, quiet_evaluation, select_tokens, transformers_core
-from unsmooth.scanning.data import open_data
-from unsmooth.scanning.run import preprocessing
 
 # Models whose layers were looked at while the rules were made; the others are the test.
 LOOKED_AT = (*(model.name for model in MODELS), "Gemma-3-270M", "rxnfp-BERT-pretrained")
@@ -45,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     for entry in every_model(options.weights, options.wheels, options.only):
         folder = options.explained / entry.recipe.name
-        if options.only is None and (folder / "rebuilt.json").is_file():
+        if options.only is None and (folder / "manifest.json").is_file():
             continue
         torch.manual_seed(0)
         found = explain(
@@ -58,23 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jacobian=options.norms,
         )
         found.save(folder)
-        write_whole(folder / "rebuilt.json", json.dumps(rebuilding_error(entry)))
         print(found.sentence, flush=True)
     names = [model.name for model in (*MODELS, *MORE_MODELS)]
-    missing = [name for name in names if not (options.explained / name / "rebuilt.json").is_file()]
+    missing = [name for name in names if not (options.explained / name / "manifest.json").is_file()]
     if missing:
         print(f"The page is left as it is, for want of {', '.join(missing)}.")
         return 0
     explained = [load_explanation(options.explained / name) for name in names]
-    errors = {name: json.loads((options.explained / name / "rebuilt.json").read_text()) for name in names}
-    results = summarise(explained, errors)
+    results = summarise(explained)
     write_whole(RESULT, json.dumps(results, indent=1, allow_nan=False) + "\n")
     write_whole(options.out / "README.md", page(results))
     print(f"page: {options.out / 'README.md'}")
     return 0
 
 
-def summarise(explained: Sequence[Explanation], errors: dict[str, float]) -> dict[str, Any]:
+def summarise(explained: Sequence[Explanation]) -> dict[str, Any]:
     """Scores over all layers, over the models looked at and over the others, and every model's layers."""
     groups = {
         "all": explained,
@@ -90,7 +81,7 @@ def summarise(explained: Sequence[Explanation], errors: dict[str, float]) -> dic
                 group: {name: asdict(found) for name in RULES if (found := pooled(name, members))}
                 for group, members in groups.items()
             },
-            "models": [_model(one, errors[one.name]) for one in explained],
+            "models": [_model(one) for one in explained],
             "versions": dict(explained[0].manifest["versions"]),
         }
     )
@@ -103,14 +94,14 @@ def pooled(rule: str, explained: Sequence[Explanation]) -> RuleScore | None:
     return score(rule, definition, [one.predicted[rule] for one in layers], [one.measured or 0.0 for one in layers])
 
 
-def _model(found: Explanation, error: float) -> dict[str, Any]:
+def _model(found: Explanation) -> dict[str, Any]:
     content = to_json(found)
     return {
         "name": found.name,
         "looked_at": found.name in LOOKED_AT,
         "sentence": found.sentence,
         "notes": list(found.notes),
-        "rebuilding_error": error,
+        "rebuilding_error": max(one.rebuilt or math.nan for one in found.layers),
         "stack": content["stack"],
         "scores": {one.rule: asdict(one) for one in found.scores},
         "layers": [_layer(one) for one in found.layers],
@@ -125,31 +116,6 @@ def _layer(one: LayerFinding) -> dict[str, Any]:
     for name in ("eigenvalues", "reason", "change", "block"):
         del kept[name]
     return kept | {"measured": one.measured}
-
-
-@torch.no_grad()
-def rebuilding_error(entry: Entry) -> float:
-    """Largest error of the attention branch rebuilt from weights and maps, relative to its largest entry."""
-    found = find_anatomy(entry.model)
-    core = transformers_core(entry.model, found)
-    anatomy = Anatomy(entry.model if core is None else core, found.host, found.blocks)
-    weights = {one.path: one.values for one in read_weights(found)}
-    source = open_data(entry.data, preprocessing(entry.model, found, None, None, BATCH, LENGTH))
-    with quiet_evaluation(entry.model, core):
-        inputs = as_inputs(next(iter(source.read())), core)
-        view = observe(anatomy, inputs, select_tokens(inputs, "all", frozenset(), 0).real_BN)
-    errors = []
-    for layer in view.layers:
-        values, maps = weights[layer.path], layer.maps_BHNN
-        if values is None or maps is None:
-            raise RuntimeError(f"no weights or maps of {entry.recipe.name}")
-        rebuilt = values.attention_output(maps, layer.sites["normed"])
-        errors.append(_relative(rebuilt[view.real_BN], layer.sites["attention"][view.real_BN]))
-    return max(errors)
-
-
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
     )
     if explanation.scores:
         console.print(_scores(explanation.scores))
+        console.print("What each rule computes is in the report and in explanation.json.", style="dim")
     else:
         console.print("No rule was scored: that needs data.", style="dim")
     if explanation.stack is not None:
@@ -89,12 +90,11 @@ def _filled(read: Callable[[LayerFinding], float | None]) -> Callable[[LayerFind
 def _scores(scores: Sequence[RuleScore]) -> Table:
     table = Table(title="How well each rule tells the direction of a layer's change", title_justify="left")
     table.add_column("rule")
-    table.add_column("definition", overflow="fold")
     for name in ("layers", "accuracy", "balanced", "majority", "rank corr."):
         table.add_column(name, justify="right")
     for score in scores:
         numbers = (score.accuracy, score.balanced_accuracy, score.majority, score.rank_correlation)
-        table.add_row(escape(score.rule), escape(score.definition), str(score.layers), *map(_number, numbers))
+        table.add_row(escape(score.rule), str(score.layers), *map(_number, numbers))
     return table
 
 
@@ -102,12 +102,13 @@ def best_rule(scores: Sequence[RuleScore]) -> str | None:
     """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores."""
     if not scores:
         return None
-    return max(scores, key=lambda one: _rank(one.balanced_accuracy, one.accuracy)).rule
+    return max(scores, key=_rank).rule
 
 
-def _rank(balanced: float | None, accuracy: float) -> tuple[float, float]:
-    known = balanced if balanced is not None and math.isfinite(balanced) else -math.inf
-    return known, accuracy if math.isfinite(accuracy) else -math.inf
+def _rank(one: RuleScore) -> tuple[float, ...]:
+    """Ties are broken by the rank correlation."""
+    numbers = (one.balanced_accuracy, one.accuracy, one.rank_correlation)
+    return tuple(-math.inf if value is None or not math.isfinite(value) else value for value in numbers)
 
 
 def _number(value: float | None) -> str:

@@ -16,12 +16,14 @@ from unsmooth.explaining.jacobian import BlockMap, Split, gains
 from unsmooth.explaining.observe import BatchView, LayerView
 from unsmooth.explaining.result import Gains, Stack
 from unsmooth.explaining.rules import RULES, LayerInput
-from unsmooth.explaining.weights import Weights, branch_scale, stream_scale
+from unsmooth.explaining.weights import Weights, branch_scale, rebuilding_error, stream_scale
 from unsmooth.functional import mean_cosine
 from unsmooth.models import row_sum_error
 
 # Attention whose rows are further from 1 than this has another theory.
 ROW_SUM_TOLERANCE = 1e-3
+# An attention branch that is further, relative to its largest entry, from what weights and maps give has more to it.
+REBUILT, REBUILT_IN_HALF = 1e-3, 5e-2
 
 
 @dataclass
@@ -34,6 +36,7 @@ class LayerEvidence:
     branch_scales: list[Tensor] = field(default_factory=list)
     maps: list[Tensor] = field(default_factory=list)
     gains: Gains | None = None
+    rebuilt: float | None = None
 
     def mean(self, name: str) -> float | None:
         """Mean over sequences of what is finite; None where nothing is."""
@@ -70,8 +73,7 @@ class Evidence:
         self.tokens += int(view.real_BN[long_B].sum())
         if not bool(long_B.any()):
             return  # and the Jacobians wait for a batch that has differences
-        for reason in view.missing_maps:
-            self.notes[reason] = None
+        self._note_what_is_missing(view)
         if not self.layers:
             self.layers = [LayerEvidence(layer.path) for layer in view.layers]
         if len(self.layers) != len(view.layers):
@@ -83,11 +85,22 @@ class Evidence:
             self._measure(found, layer, split, long_B)
             self._weigh(found, layer, view.real_BN, weights[layer.path])
             self._predict(number, found, LayerInput(layer, split, weights[layer.path].values), long_B)
-            self._keep_maps(number, found, layer, view.real_BN, long_B, spectral_sequences)
+            wanted = spectral_sequences - len(found.maps)
+            if wanted > 0 and self._maps_explain(number, found, layer, view.real_BN, weights[layer.path]):
+                self._keep_maps(found, layer, view.real_BN, long_B, wanted)
             if jacobian and found.gains is None:
                 self._differentiate(number, found, layer, split)
         if jacobian and self.stack is None:
             self._follow_stack(view)
+
+    def _note_what_is_missing(self, view: BatchView) -> None:
+        for reason in view.missing_maps:
+            self.notes[reason] = None
+        if any(layer.kwargs.get("encoder_hidden_states") is not None for layer in view.layers):
+            self.notes[
+                "Blocks also attend to another sequence (cross-attention): its maps are rectangular and no theory here "
+                "is about them. Verdicts are about self-attention; what it does is counted under norm."
+            ] = None
 
     def _measure(self, found: LayerEvidence, layer: LayerView, split: Split, long_B: Tensor) -> None:
         before, after = layer.sites["input"], layer.sites["output"]
@@ -132,11 +145,12 @@ class Evidence:
             if change_B is not None:
                 found.numbers[f"rule {name}"] += change_B[long_B].double().tolist()
 
-    def _keep_maps(
-        self, number: int, found: LayerEvidence, layer: LayerView, real_BN: Tensor, long_B: Tensor, most: int
-    ) -> None:
-        if layer.maps_BHNN is None or len(found.maps) >= most:
-            return
+    def _maps_explain(
+        self, number: int, found: LayerEvidence, layer: LayerView, real_BN: Tensor, weights: Weights
+    ) -> bool:
+        """Whether the theory of attention whose rows sum to one is about what this layer does."""
+        if layer.maps_BHNN is None:
+            return False
         error = row_sum_error(layer.maps_BHNN.masked_fill(~real_BN[:, None, None], 0.0), real_BN)
         if not error <= ROW_SUM_TOLERANCE:
             self.notes[
@@ -144,8 +158,23 @@ class Evidence:
                 f"differential or gated attention, padding that is looked at, or NaN): equal tokens do not stay equal "
                 f"there, so its verdict is from weights alone."
             ] = None
-            return
-        for sequence in long_B.nonzero().flatten().tolist()[: most - len(found.maps)]:
+            return False
+        if weights.values is None or not {"attention", "normed"} <= set(layer.sites):
+            return True
+        found.rebuilt = rebuilding_error(weights.values, layer.maps_BHNN, layer.sites, real_BN)
+        exact = layer.sites["input"].dtype in (torch.float32, torch.float64)
+        if not found.rebuilt <= (REBUILT if exact else REBUILT_IN_HALF):
+            self.notes[
+                f"The attention output of layer {number} is not what its weights and attention give (off by "
+                f"{found.rebuilt:.2g}): something else happens in between, such as gates or heads that talk to one "
+                f"another, so its verdict is from weights alone."
+            ] = None
+            return False
+        return True
+
+    def _keep_maps(self, found: LayerEvidence, layer: LayerView, real_BN: Tensor, long_B: Tensor, most: int) -> None:
+        assert layer.maps_BHNN is not None
+        for sequence in long_B.nonzero().flatten().tolist()[:most]:
             real_N = real_BN[sequence]
             found.maps.append(layer.maps_BHNN[sequence][:, real_N][:, :, real_N].float().cpu())
 

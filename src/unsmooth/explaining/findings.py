@@ -142,6 +142,7 @@ def _measured(found: LayerEvidence, predicted: dict[str, float]) -> dict[str, An
         "predicted": {name: value for name, value in predicted.items() if math.isfinite(value)},
         "breakdown": Breakdown(**parts) if whole else None,  # type: ignore[arg-type]
         "gains": found.gains,
+        "rebuilt": found.rebuilt,
     }
 
 

@@ -138,6 +138,7 @@ class LayerFinding:
         breakdown: The measured change of t_sim by cause.
         escalation: P2's escalation rate, measured.
         escalation_bound: Its lower bound s(1 − |λ₂|²)/2 from t_sim and |λ₂|, for random weights.
+        rebuilt: Error of the attention branch rebuilt from weights and maps, relative to its largest entry.
     """
 
     layer: int
@@ -163,6 +164,7 @@ class LayerFinding:
     breakdown: Breakdown | None = None
     escalation: float | None = None
     escalation_bound: float | None = None
+    rebuilt: float | None = None
 
     @property
     def measured(self) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -107,6 +109,19 @@ def _scaled(w_o: Tensor, values: ValueProjection, branch_scale: float) -> Tensor
         w_o = w_o - w_o.mean(dim=-1, keepdim=True)
     weight = values.output_norm.weight
     return (w_o if weight is None else w_o * weight) / branch_scale
+
+
+def rebuilding_error(values: ValueProjection, maps_BHNN: Tensor, sites: Mapping[str, Tensor], real_BN: Tensor) -> float:
+    """Largest error of the attention branch rebuilt from weights and maps, relative to its largest entry.
+
+    Near 0 where the weights were read rightly and nothing happens between map and values that the map does not show,
+    such as gates or heads that talk to one another after the softmax. Infinite where the heads differ in number.
+    """
+    if maps_BHNN.shape[1] != values.heads:
+        return math.inf
+    wanted = sites["attention"][real_BN].to(values.w_v.dtype)
+    found = values.attention_output(maps_BHNN, sites["normed"])[real_BN]
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30))
 
 
 def stream_scale(values: ValueProjection, stream_MD: Tensor) -> Tensor:

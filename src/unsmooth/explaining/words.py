@@ -21,7 +21,7 @@ def reason(found: Dominance, known_rest: bool, ignored: Sequence[str], scale: fl
     if found.verdict == "preserving":
         text = "Neither equal tokens nor differences between tokens grow"
     if found.verdict == "sharpening" and found.mode_cosine is not None:
-        text += f", whose tokens have a mean cosine of {found.mode_cosine:.2f}"
+        text += f", whose tokens have a mean cosine of {found.mode_cosine:.2f}".replace("-", "−")
     at = f" (norm folded in at σ = {scale:.3g})" if scale is not None else ""
     if scale is None and place == "pre":
         at = " (norm folded in at σ = 1, for want of data)"
@@ -35,9 +35,9 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
         return "Any change of weights or attention decides it: both sides grow alike."
     if place == "post":
         note = " Neither the stream's scale nor the sign of the norm's weight matters: both sides go through the norm."
-        return _change_of_eigenvalue(found) + note
+        return _change_of_eigenvalue(found, "of the layer's update of equal tokens, less 1,") + note
     if flip is None:
-        return _change_of_eigenvalue(found, ", or negating the norm's weight") + _flip_note(found)
+        return _change_of_eigenvalue(found) + _flip_note(found)
     if scale is None:
         return (
             f"Below σ = {flip:.3g} of the stream the token mean grows and the layer smooths, above it does not "
@@ -58,17 +58,17 @@ def _flip_note(found: Dominance) -> str:
     return ""
 
 
-def _change_of_eigenvalue(found: Dominance, otherwise: str = "") -> str:
+def _change_of_eigenvalue(found: Dominance, whose: str = "of the summed H") -> str:
     value = found.feature_eigenvalue
     if found.verdict == "smoothing":
         target = "into the unit disc around −1" if found.rest_modulus <= 1.0 else "below the rest's growth"
-        return f"Moving the eigenvalue λ = {_spoken(value)} of the summed H {target}{otherwise}."
+        return f"Moving the eigenvalue λ = {_spoken(value)} {whose} {target}."
     if found.verdict == "sharpening":
         return (
-            "Attention nearer to the average of all tokens, or an eigenvalue of the summed H with |1 + λ| above "
+            f"Attention nearer to the average of all tokens, or an eigenvalue λ {whose} with |1 + λ| above "
             f"{found.rest_modulus:.3g}."
         )
-    return "An eigenvalue of the summed H outside the unit disc around −1."
+    return f"An eigenvalue λ {whose} outside the unit disc around −1."
 
 
 def _spoken(value: complex) -> str:
