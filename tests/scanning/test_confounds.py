@@ -48,6 +48,18 @@ def test_cosines_without_what_stands_out():
     assert float(found.cosines_CB[3, 2]) == pytest.approx(neither, abs=1e-5)
 
 
+@pytest.mark.parametrize("shift", [8.0, 30.0, 3000.0])
+def test_cosine_without_outlier_dimensions_however_large(shift):
+    x = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(1))
+    x[:, :, 3] += shift
+    x[1, :, 5] -= shift
+    found = confounds_of(Tokens(x))
+    for sequence, dimensions in enumerate(([3], [3, 5])):
+        assert found.outlier_BD[sequence].nonzero().flatten().tolist() == dimensions
+        without = mean_cosine_by_loop(np.delete(x[sequence].double().numpy(), dimensions, axis=1))
+        assert float(found.cosines_CB[2, sequence]) == pytest.approx(without, abs=1e-5)
+
+
 def test_padding_is_neither_massive_nor_median():
     x = crafted()
     mask = torch.ones(3, 12, dtype=torch.bool)

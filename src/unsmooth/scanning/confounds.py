@@ -10,7 +10,7 @@ Shape suffixes: L residual layers, B sequences, N tokens, D dimensions, C the fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ MASSIVE_TOKEN_RATIO = 5.0
 OUTLIER_DIMENSION_RATIO = 5.0
 """A dimension is an outlier when its mean absolute value over a sequence is at least this many times the median one."""
 COSINES = ("mean_cosine", "without_massive_tokens", "without_outlier_dimensions", "without_both")
+# A difference of squares keeps its digits while this share of a token is left.
+TRUSTED_SHARE = 0.05
 # Later positions share the last bin.
 POSITION_BINS = 1024
 # What is rarer than this is not worth a name in a table.
@@ -54,25 +56,31 @@ def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
     some_massive, some_outlier = torch.stack([massive_BN.any(), outlier_BD.any()]).tolist()
     fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
 
-    def cosine(block: Block, weights_BN: Tensor, count_B: Tensor) -> Tensor:
-        return _cosine(block.weighted_sums(weights_BN)[0], weights_BN, count_B)
+    def cosine(weights_BN: Tensor, count_B: Tensor, kept_BD: Tensor | None = None) -> Tensor:
+        unit_sum_BD = block.weighted_sums(weights_BN)[0]
+        return _cosine(unit_sum_BD if kept_BD is None else unit_sum_BD * kept_BD, weights_BN, count_B)
 
-    without_tokens = cosine(block, weights_BN * ~massive_BN, fewer_B) if some_massive else plain
+    without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
     without_dimensions, without_both = plain, without_tokens
     if some_outlier:
-        cut = _without_dimensions(block, outlier_BD)
-        weights_BN = inverse(cut.norms_BN)
-        without_dimensions = without_both = cosine(cut, weights_BN, block.count_B)
+        kept_BD = ~outlier_BD
+        weights_BN = inverse(_norms_without(block, outlier_BD))
+        without_dimensions = without_both = cosine(weights_BN, block.count_B, kept_BD)
         if some_massive:
-            without_both = cosine(cut, weights_BN * ~massive_BN, fewer_B)
+            without_both = cosine(weights_BN * ~massive_BN, fewer_B, kept_BD)
     return ConfoundBatch(torch.stack([plain, without_tokens, without_dimensions, without_both]), massive_BN, outlier_BD)
 
 
-def _without_dimensions(block: Block, outlier_BD: Tensor) -> Block:
-    """The block with zeros at outlier dimensions, in its room; the weighing that a GPU does needs another one."""
-    values = torch.mul(block.values_BND, ~outlier_BD.unsqueeze(1), out=block.room_BND)
-    room = block.room_BND if block.values_BND.device.type == "cpu" else torch.empty_like(values)
-    return replace(block, values_BND=values, room_BND=room, norms_BN=block.at_real(euclidean_norm(values)))
+def _norms_without(block: Block, outlier_BD: Tensor) -> Tensor:
+    """‖x_i‖ without outlier dimensions: by taking their few squares away, unless little would be left to trust."""
+    dimensions = outlier_BD.any(dim=0).nonzero().flatten()
+    few_BNK = block.values_BND[..., dimensions] * outlier_BD[:, None, dimensions]
+    whole_BN = block.norms_BN.square()
+    left_BN = whole_BN - few_BNK.square().sum(dim=-1)
+    if not bool(((left_BN >= TRUSTED_SHARE * whole_BN) | (whole_BN == 0)).all()):
+        cut_BND = torch.mul(block.values_BND, ~outlier_BD.unsqueeze(1), out=block.room_BND)
+        return block.at_real(euclidean_norm(cut_BND))
+    return block.at_real(left_BN.clamp_min(0.0).sqrt())
 
 
 def join_confounds(parts: Sequence[ConfoundBatch]) -> ConfoundBatch:
