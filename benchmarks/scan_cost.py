@@ -233,28 +233,45 @@ def show(results: dict[str, list[dict[str, object]]]) -> None:
         )
 
 
+def time_rows(quick: bool) -> list[dict[str, object]]:
+    """Times of all models and lengths."""
+    effort = dict.fromkeys(MODELS, (1, 2)) if quick else EFFORT
+    return [tell(time_ratios(name, tokens, *effort[name])) for name in MODELS for tokens in TOKENS]
+
+
+def memory_rows(quick: bool) -> list[dict[str, object]]:
+    """Memory of all models and lengths, then of few and of many batches."""
+    few, processes, many = (2, 1, 20) if quick else (4, 5, 1000)
+    rows = [
+        tell(memory_ratios(name, tokens, few, max(TOKENS_PER_BATCH // tokens, 1), processes))
+        for name in MODELS
+        for tokens in TOKENS
+    ]
+    return rows + [tell(memory_ratios(next(iter(MODELS)), 128, count, 4, 1)) for count in (10, many)]
+
+
+def kept(out: Path) -> dict[str, list[dict[str, object]]]:
+    """What an earlier run measured: the parts can be run one by one."""
+    held = json.loads(out.read_text()) if out.exists() else {}
+    return {"time": held.get("time", []), "memory": held.get("memory", [])}
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one round, fewer batches: to see that it runs")
+    parser.add_argument("--part", choices=("time", "memory", "both"), default="both")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/scan_cost.json"))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(*json.loads(arguments.child))
         return
-    many = 20 if arguments.quick else 1000
-    results: dict[str, list[dict[str, object]]] = {"time": [], "memory": []}
-    few, processes = (2, 1) if arguments.quick else (4, 5)
-    for name in MODELS:
-        rounds, batches = (1, 2) if arguments.quick else EFFORT[name]
-        results["time"] += [tell(time_ratios(name, tokens, rounds, batches)) for tokens in TOKENS]
-    for name in MODELS:
-        for tokens in TOKENS:
-            size = max(TOKENS_PER_BATCH // tokens, 1)
-            results["memory"].append(tell(memory_ratios(name, tokens, few, size, processes)))
-    small = next(iter(MODELS))
-    results["memory"] += [tell(memory_ratios(small, 128, count, 4, 1)) for count in (10, many)]
+    results: dict[str, list[dict[str, object]]] = kept(arguments.out)
+    if arguments.part in ("time", "both"):
+        results["time"] = time_rows(arguments.quick)
+    if arguments.part in ("memory", "both"):
+        results["memory"] = memory_rows(arguments.quick)
     show(results)
     machine = {
         "cores": os.cpu_count(),
