@@ -50,12 +50,12 @@ float64 by `{COMMAND}`; none is quoted from a paper.
 import torch
 from unsmooth.theory import iterate, outcome, predict, random_attention
 
-attention = random_attention(8, seed=0)            # (n, n), or (heads, n, n)
-h = -0.5 * torch.eye(4)                            # (d, d), or (heads, d, d)
+attention = random_attention(8, seed=0)  # (n, n), or (heads, n, n)
+h = -0.5 * torch.eye(4)  # (d, d), or (heads, d, d)
 run = iterate(torch.randn(8, 4), attention, h, depth=200)
-run.token_similarity                               # t_sim after each layer; also cosines, HFC/LFC, σ₂/σ₁, log ‖X‖
-outcome(run).limit                                 # what was reached
-predict(attention, h).limit                        # what the eigenvalues say
+run.token_similarity  # t_sim after each layer; also cosines, HFC/LFC, σ₂/σ₁, log ‖X‖
+outcome(run).limit  # what was reached
+predict(attention, h).limit  # what the eigenvalues say
 ```
 
 Attention and weights may change from layer to layer (a sequence, or a function of the layer's index), and a LayerNorm
