@@ -39,9 +39,9 @@ def page(results: Mapping[str, Any]) -> str:
             "",
             *_models(models, list(results["rules"])),
             "",
-            "Held out are models at which nobody looked while the rules were made; two of them were fine-tuned from one "
-            "that was looked at. `rebuilt` is the largest error of "
-            "the attention branch rebuilt from extracted weights and captured maps, relative to its largest entry.",
+            "Held out are models at which nobody looked while the rules were made; two of them were fine-tuned from "
+            "one that was looked at. `rebuilt` is the largest error of the attention branch rebuilt from extracted "
+            "weights and captured maps, relative to its largest entry.",
             "",
             "## What the change is made of",
             "",
