@@ -70,13 +70,29 @@ def test_nan_activations_are_never_a_measurement() -> None:
         assert layer.breakdown is None
         assert set(layer.predicted) <= {"eigenvalue"}
     assert third.verdict == "smoothing"
-    assert any("layer 3" in note and "NaN" in note for note in explanation.notes)
+    assert explanation.notes[0] == (
+        f"NaN or Inf activations first at layer 2 ({len(streams())}): from there on these sequences are left out."
+    )
     assert explanation.stack is None
     assert any("stack" in note for note in explanation.notes)
     assert "whole stack" not in explanation.sentence
     counts = re.search(r"rises over (\d) and falls over (\d)", explanation.sentence)
     assert counts is not None
     assert sum(map(int, counts.groups())) == 1
+
+
+def test_a_broken_sequence_does_not_touch_the_others() -> None:
+    whole, torn = streams(), streams().clone()
+    torn[1, 2] = float("nan")
+    wanted, explanation = found(encoder(), whole[[0, *range(2, len(whole))]]), found(encoder(), torn)
+    assert explanation.notes == (
+        "NaN or Inf activations first at layer 0 (1): from there on these sequences are left out.",
+    )
+    for one, other in zip(explanation.layers, wanted.layers, strict=True):
+        assert one.measured == pytest.approx(other.measured, abs=1e-6)
+        assert one.rest_modulus == pytest.approx(other.rest_modulus, rel=1e-3)
+        assert one.gains is not None
+        assert math.isfinite(one.gains.rest)
 
 
 class Mixer(nn.Module):

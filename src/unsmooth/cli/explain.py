@@ -78,11 +78,11 @@ def explain(
         progress=not quiet,
         name=name,
     )
-    _finish(found, scans, out, as_json, quiet)
-    return 0
+    return _finish(found, scans, out, as_json, quiet)
 
 
-def _finish(found: Explanation, scans: list[Scan], out: Path | None, as_json: bool, quiet: bool) -> None:
+def _finish(found: Explanation, scans: list[Scan], out: Path | None, as_json: bool, quiet: bool) -> int:
+    from unsmooth.cli.app import EXIT_FOUND
     from unsmooth.cli.explain_tables import print_explanation
     from unsmooth.explaining.files import to_json
 
@@ -92,6 +92,10 @@ def _finish(found: Explanation, scans: list[Scan], out: Path | None, as_json: bo
         typer.echo(json.dumps(to_json(found), allow_nan=False))
     elif not quiet:
         print_explanation(found, out)
+    broken = [note for note in found.notes if note.startswith("NaN")]
+    if broken:
+        typer.echo(f"unsmooth: {' '.join(broken)}", err=True)
+    return EXIT_FOUND if broken else 0
 
 
 def _write(found: Explanation, scans: list[Scan], out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -63,10 +63,10 @@ class Evidence:
     notes: dict[str, None] = field(default_factory=dict)
     stack: Stack | None = None
     digests: list[bytes] = field(default_factory=list)
+    broken_at: dict[int, int] = field(default_factory=dict)
 
     def add(self, view: BatchView, weights: dict[str, Weights], spectral_sequences: int, jacobian: bool) -> None:
         """Take one batch in."""
-        split = Split(view.real_BN)
         long_B = view.real_BN.sum(dim=1) >= 2
         self.skipped += int((~long_B).sum())
         self.sequences += int(long_B.sum())
@@ -81,17 +81,53 @@ class Evidence:
                 f"Expected {len(self.layers)} layers as in the first batch but got {len(view.layers)}. "
                 f"Try a model whose depth does not change from batch to batch."
             )
-        for number, (found, layer) in enumerate(zip(self.layers, view.layers, strict=True), start=1):
-            self._measure(found, layer, split, long_B)
-            self._weigh(found, layer, view.real_BN, weights[layer.path])
-            self._predict(number, found, LayerInput(layer, split, weights[layer.path].values), long_B)
-            wanted = spectral_sequences - len(found.maps)
-            if wanted > 0 and self._maps_explain(number, found, layer, view.real_BN, weights[layer.path]):
-                self._keep_maps(found, layer, view.real_BN, long_B, wanted)
-            if jacobian and found.gains is None:
-                self._differentiate(number, found, layer, split)
+        whole = self._finite_layers(view, long_B)
+        for number, (found, layer, good_B) in enumerate(zip(self.layers, view.layers, whole, strict=True), start=1):
+            if bool(good_B.any()):
+                # A sequence without tokens is left out everywhere.
+                real_BN = view.real_BN & good_B.unsqueeze(-1)
+                self._add_layer(number, found, layer, real_BN, weights[layer.path], spectral_sequences, jacobian)
         if jacobian and self.stack is None:
-            self._follow_stack(view)
+            self._follow_stack(replace(view, real_BN=view.real_BN & whole[-1].unsqueeze(-1)))
+
+    def _add_layer(
+        self,
+        number: int,
+        found: LayerEvidence,
+        layer: LayerView,
+        real_BN: Tensor,
+        weights: Weights,
+        spectral_sequences: int,
+        jacobian: bool,
+    ) -> None:
+        split, good_B = Split(real_BN), real_BN.any(dim=1)
+        self._measure(found, layer, split, good_B)
+        self._weigh(found, layer, real_BN, weights)
+        self._predict(number, found, LayerInput(layer, split, weights.values), good_B)
+        wanted = spectral_sequences - len(found.maps)
+        if wanted > 0 and self._maps_explain(number, found, layer, real_BN, weights):
+            self._keep_maps(found, layer, real_BN, good_B, wanted)
+        if jacobian and found.gains is None:
+            self._differentiate(number, found, layer, split)
+
+    def _finite_layers(self, view: BatchView, long_B: Tensor) -> list[Tensor]:
+        """For each layer the sequences (batch,) that are whole up to its output; notes where others break."""
+        streams = [view.layers[0].sites["input"], *(layer.sites["output"] for layer in view.layers)]
+        whole = [long_B]
+        for number, stream in enumerate(streams):
+            fine_B = ~(~stream.isfinite().all(dim=-1) & view.real_BN).any(dim=1)
+            breaking = int((whole[-1] & ~fine_B).sum())
+            if breaking:
+                self.broken_at[number] = self.broken_at.get(number, 0) + breaking
+            whole.append(whole[-1] & fine_B)
+        return whole[2:]
+
+    def broken_note(self) -> str | None:
+        """Where activations were NaN or Inf, in words; None where nowhere."""
+        if not self.broken_at:
+            return None
+        places = ", ".join(f"layer {layer} ({count})" for layer, count in sorted(self.broken_at.items()))
+        return f"NaN or Inf activations first at {places}: from there on these sequences are left out."
 
     def _note_what_is_missing(self, view: BatchView) -> None:
         for reason in view.missing_maps:

@@ -43,6 +43,8 @@ def assemble(
         layers.append(layer)
         heads += of_heads
     scores = tuple(_scores(layers))
+    if (broken := evidence.broken_note()) is not None:
+        notes = {broken: None, **notes}
     if evidence.skipped:
         notes[f"{evidence.skipped} sequences of a single token were left out: one token is always alike."] = None
     return Explanation(
