@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected
+
+T = TypeVar("T")
 
 
 def write_whole(path: Path, content: bytes | str) -> Path:
@@ -50,6 +54,45 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A kind of result on disk, and how its errors speak of it.
+
+    Args:
+        kind: What it is, such as "scan"; its file is named so.
+        writer: The method that writes it.
+        verb: The command that makes it.
+        again: What to try where it is broken.
+        form: The format that is read.
+    """
+
+    kind: str
+    writer: str
+    verb: str
+    again: str
+    form: int
+
+    def read(self, folder: str | Path, parse: Callable[[dict[str, Any]], T]) -> T:
+        """What `parse` makes of the file in `folder`, or of the file itself."""
+        file = f"{self.kind}.json"
+        path = Path(folder)
+        path = path / file if path.is_dir() else path
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content.get("format") != self.form:
+                hint = "the unsmooth version that wrote it"
+                raise expected(f"{self.kind} format {self.form}", content.get("format"), hint)
+            return parse(content)
+        except UnsmoothError:
+            raise
+        except OSError:
+            raise expected(
+                f"a folder that {self.writer} wrote", repr(str(folder)), f"`unsmooth {self.verb} … --out DIR` first"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise expected(f"a whole {file} in {folder}", type(error).__name__, self.again) from None
 
 
 def _not_writable(what: str, folder: Path, error: OSError) -> UnsmoothError:

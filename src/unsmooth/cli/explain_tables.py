@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unsmooth.cli.tables import print_ending
 from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
 
 _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
@@ -34,16 +35,7 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
             f"Through {explanation.stack.layers} layers: exponent {_number(explanation.stack.mean_exponent)} a layer "
             f"for the token mean, {_number(explanation.stack.rest_exponent)} for what differs."
         )
-    for note in explanation.notes:
-        console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    console.print()
-    console.print(f"[bold]{escape(explanation.sentence)}[/bold]", soft_wrap=True)
-    if out is None:
-        console.print("Add --out DIR for files, figures and an HTML report.", style="dim")
-    elif (out / "report.html").exists():
-        console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
-    else:
-        console.print(f"saved in {escape(str(out))}", soft_wrap=True)
+    print_ending(console, explanation.notes, explanation.sentence, out)
 
 
 def _layers(explanation: Explanation) -> Table:

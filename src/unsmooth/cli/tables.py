@@ -34,16 +34,21 @@ def print_scan(scan: Scan, out: Path | None) -> None:
     )
     for line in confound_lines(scan.confounds):
         console.print(escape(line))
-    for note in scan.notes:
+    print_ending(console, scan.notes, scan.sentence, out)
+
+
+def print_ending(console: Console, notes: Sequence[str], sentence: str, out: Path | None) -> None:
+    """Notes, the sentence, and where the report is."""
+    for note in notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
     console.print()
-    console.print(f"[bold]{escape(scan.sentence)}[/bold]", soft_wrap=True)
+    console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=True)
     if out is None:
         console.print("Add --out DIR for files, figures and an HTML report.", style="dim")
     elif (out / "report.html").exists():
-        console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+        console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
     else:
-        console.print(f"saved in {out}", soft_wrap=True)
+        console.print(f"saved in {escape(str(out))}", soft_wrap=True)
 
 
 def _fill(table: Table, scan: Scan, site: str, wide: bool) -> None:

@@ -17,7 +17,7 @@ from unsmooth.explaining.observe import BatchView, LayerView
 from unsmooth.explaining.result import Gains, Stack
 from unsmooth.explaining.rules import RULES, LayerInput
 from unsmooth.explaining.weights import Weights, branch_scale, rebuilding_error, stream_scale
-from unsmooth.functional import mean_cosine
+from unsmooth.functional import escalation_rate, mean_cosine
 from unsmooth.models import row_sum_error
 
 # Attention whose rows are further from 1 than this has another theory.
@@ -145,12 +145,9 @@ class Evidence:
             "similarity_after": split.similarity(after),
             "cosine_before": mean_cosine(before, split.real_BN),
             "cosine_after": mean_cosine(after, split.real_BN),
+            "escalation": escalation_rate(before.double(), after.double(), split.real_BN),
             "mean_norm": split.energy(split.mean_part(before)).div(split.real_BN.sum(dim=1)).sqrt(),
         }
-        remaining = 1.0 - values["similarity_before"]
-        values["escalation"] = torch.where(
-            remaining <= 0, 0.0, 1.0 - (1.0 - values["similarity_after"]) / remaining.clamp_min(1e-30)
-        )
         values |= break_down(layer.sites, split) or {}
         for name, numbers_B in values.items():
             found.numbers[name] += numbers_B[long_B].double().tolist()

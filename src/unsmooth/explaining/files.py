@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unsmooth.errors import UnsmoothError, expected
 from unsmooth.explaining.result import (
     Breakdown,
     Explanation,
@@ -18,9 +17,10 @@ from unsmooth.explaining.result import (
     RuleScore,
     Stack,
 )
-from unsmooth.files import check_writable, finite, write_whole
+from unsmooth.files import Saved, check_writable, finite, write_whole
 
 FORMAT = 1
+_SAVED = Saved("explanation", "Explanation.save", "explain", "explaining again", FORMAT)
 _COMPLEX = ("feature_eigenvalue", "token_eigenvalue")
 
 
@@ -36,21 +36,7 @@ def save_explanation(found: Explanation, folder: Path) -> Path:
 
 def load_explanation(folder: str | Path) -> Explanation:
     """Read an explanation that `Explanation.save` wrote."""
-    path = Path(folder)
-    path = path / "explanation.json" if path.is_dir() else path
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise expected(f"explanation format {FORMAT}", content.get("format"), "the unsmooth that wrote it")
-        return _from_json(content)
-    except UnsmoothError:
-        raise
-    except OSError:
-        raise expected(
-            "a folder that Explanation.save wrote", repr(str(folder)), "`unsmooth explain … --out DIR` first"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise expected(f"a whole explanation.json in {folder}", type(error).__name__, "explaining again") from None
+    return _SAVED.read(folder, _from_json)
 
 
 def to_json(found: Explanation) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unsmooth.errors import expected
+from unsmooth.spectra.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas
 
-Verdict = Literal["smoothing", "sharpening", "preserving", "undecided"]
 VERDICTS: Mapping[str, str] = {
     "smoothing": "modes in which all tokens are equal grow fastest: repeated, the layer makes tokens alike",
     "sharpening": "modes in which tokens differ grow fastest: repeated, the layer keeps them apart",

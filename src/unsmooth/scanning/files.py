@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import check_writable, finite, write_whole
+from unsmooth.files import Saved, check_writable, finite, write_whole
 from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 FORMAT = 1
+_SAVED = Saved("scan", "Scan.save", "scan", "scanning again", FORMAT)
 
 
 def save_scan(scan: Scan, folder: Path) -> Path:
@@ -27,21 +27,7 @@ def save_scan(scan: Scan, folder: Path) -> Path:
 
 def load_scan(folder: str | Path) -> Scan:
     """Read a scan that `Scan.save` wrote."""
-    path = Path(folder)
-    path = path / "scan.json" if path.is_dir() else path
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise expected(f"scan format {FORMAT}", content.get("format"), "the unsmooth version that wrote it")
-        return _from_json(content)
-    except UnsmoothError:
-        raise
-    except OSError:
-        raise expected(
-            "a folder that Scan.save wrote", repr(str(folder)), "`unsmooth scan … --out DIR` first"
-        ) from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise expected(f"a whole scan.json in {folder}", f"{type(error).__name__}", "scanning again") from None
+    return _SAVED.read(folder, _from_json)
 
 
 def to_json(scan: Scan) -> dict[str, Any]:
