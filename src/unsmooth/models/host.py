@@ -16,6 +16,7 @@ from unsmooth.registry import Registry
 
 if TYPE_CHECKING:
     from unsmooth.models.value_projection import ValueProjection
+    from unsmooth.models.wiring import Wiring
 
 SITES: Mapping[str, str] = {
     "residual": "what a block hands on (post-norm: after its last norm); layer 0 enters the first block",
@@ -60,6 +61,8 @@ class Host:
         prepare: Context in which the model must run for the hooks to see ordinary tensors.
         value_projection: Reads the value and output weights off a block; None where their layout is not known.
         attention_module: Path, relative to the block, of the module inside which the attention map is formed.
+        wiring: The parts of a block by path; None where a remedy cannot change such a block.
+        depth: How many block calls one forward pass makes.
     """
 
     name: str
@@ -72,6 +75,8 @@ class Host:
     prepare: Callable[[nn.Module], AbstractContextManager[Any]] = _no_preparation
     value_projection: Callable[[nn.Module], ValueProjection] | None = None
     attention_module: Callable[[nn.Module], str] | None = None
+    wiring: Callable[[nn.Module], Wiring] | None = None
+    depth: Callable[[Mapping[str, nn.Module]], int] = len
 
 
 HOSTS = Registry[Host]("host")

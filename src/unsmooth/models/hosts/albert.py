@@ -7,8 +7,9 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.bert import whole_feed_forward
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def albert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -21,18 +22,30 @@ def albert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def albert_values(block: nn.Module) -> ValueProjection:
+def albert_wiring(block: nn.Module) -> Wiring:
     """One attention module holds all four projections and the norm after the addition."""
     heads = number(block, "attention.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.value",
-        output="attention.dense",
-        layout=SEPARATE,
+    return Wiring(
+        style="post",
         heads=Heads(heads, heads, number(block, "attention.attention_head_size")),
-        place="post",
-        norm="attention.LayerNorm",
+        attention="attention",
+        value="attention.value",
+        layout=SEPARATE,
+        output="attention.dense",
+        norms=("attention.LayerNorm", "full_layer_layer_norm"),
+        mlp=("ffn", "ffn_output"),
     )
+
+
+def albert_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, albert_wiring(block))
+
+
+def albert_depth(blocks: Mapping[str, nn.Module]) -> int:
+    """Every group of blocks is called again and again."""
+    block = next(iter(blocks.values()))
+    return number(block, "attention.config.num_hidden_layers") * number(block, "attention.config.inner_group_num")
 
 
 HOSTS.add(
@@ -44,6 +57,8 @@ HOSTS.add(
         example="albert-base-v2",
         prepare=whole_feed_forward,
         value_projection=albert_values,
+        wiring=albert_wiring,
+        depth=albert_depth,
         attention_module=lambda block: "attention",
     ),
 )

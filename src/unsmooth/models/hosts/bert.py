@@ -7,8 +7,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -21,18 +22,24 @@ def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def bert_values(block: nn.Module) -> ValueProjection:
-    """Separate value weights; the norm is the one after the addition."""
+def bert_wiring(block: nn.Module) -> Wiring:
+    """Separate projections; the norms are the ones after the additions."""
     heads = number(block, "attention.self.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.self.value",
-        output="attention.output.dense",
-        layout=SEPARATE,
+    return Wiring(
+        style="post",
         heads=Heads(heads, heads, number(block, "attention.self.attention_head_size")),
-        place="post",
-        norm="attention.output.LayerNorm",
+        attention="attention.self",
+        value="attention.self.value",
+        layout=SEPARATE,
+        output="attention.output.dense",
+        norms=("attention.output.LayerNorm", "output.LayerNorm"),
+        mlp=("intermediate.dense", "output.dense"),
     )
+
+
+def bert_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, bert_wiring(block))
 
 
 @contextmanager
@@ -58,6 +65,7 @@ HOSTS.add(
         example="bert-base-uncased, all-MiniLM-L6-v2",
         prepare=whole_feed_forward,
         value_projection=bert_values,
+        wiring=bert_wiring,
         attention_module=lambda block: "attention.self",
     ),
 )

@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def gpt2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -20,18 +21,24 @@ def gpt2_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def gpt2_values(block: nn.Module) -> ValueProjection:
+def gpt2_wiring(block: nn.Module) -> Wiring:
     """`c_attn` is queries, keys, values, in a Conv1D, which stores (in, out)."""
     heads = number(block, "attn.num_heads")
-    return read_values(
-        block,
-        value="attn.c_attn",
-        output="attn.c_proj",
-        layout=CONCATENATED,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attn.head_dim")),
-        place="pre",
-        norm="ln_1",
+        attention="attn",
+        value="attn.c_attn",
+        layout=CONCATENATED,
+        output="attn.c_proj",
+        norms=("ln_1", "ln_2"),
+        mlp=("mlp.c_fc", "mlp.c_proj"),
     )
+
+
+def gpt2_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, gpt2_wiring(block))
 
 
 HOSTS.add(
@@ -42,6 +49,7 @@ HOSTS.add(
         taps=gpt2_taps,
         example="gpt2, distilgpt2",
         value_projection=gpt2_values,
+        wiring=gpt2_wiring,
         attention_module=lambda block: "attn",
     ),
 )

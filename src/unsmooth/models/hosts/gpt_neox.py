@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import BY_GROUP, Heads, read_values
+from unsmooth.models.qkv_layouts import BY_GROUP, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def gpt_neox_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -22,18 +23,24 @@ def gpt_neox_taps(block: nn.Module) -> Mapping[str, Tap]:
     return taps
 
 
-def gpt_neox_values(block: nn.Module) -> ValueProjection:
+def gpt_neox_wiring(block: nn.Module) -> Wiring:
     """`query_key_value` has query, key and value of one head side by side."""
     heads = number(block, "attention.num_attention_heads", "attention.config.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.query_key_value",
-        output="attention.dense",
-        layout=BY_GROUP,
+    return Wiring(
+        style="parallel" if block.use_parallel_residual else "pre",
         heads=Heads(heads, heads, number(block, "attention.head_size")),
-        place="pre",
-        norm="input_layernorm",
+        attention="attention",
+        value="attention.query_key_value",
+        layout=BY_GROUP,
+        output="attention.dense",
+        norms=("input_layernorm", "post_attention_layernorm"),
+        mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
     )
+
+
+def gpt_neox_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, gpt_neox_wiring(block))
 
 
 HOSTS.add(
@@ -44,6 +51,7 @@ HOSTS.add(
         taps=gpt_neox_taps,
         example="EleutherAI/pythia-160m, EleutherAI/gpt-neox-20b",
         value_projection=gpt_neox_values,
+        wiring=gpt_neox_wiring,
         attention_module=lambda block: "attention",
     ),
 )

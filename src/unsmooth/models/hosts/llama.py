@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def llama_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -29,18 +30,23 @@ def grouped_heads(block: nn.Module) -> Heads:
     )
 
 
-def llama_values(block: nn.Module, output_norm: str | None = None) -> ValueProjection:
+def llama_wiring(block: nn.Module) -> Wiring:
     """Separate value weights; several query heads may read one value head."""
-    return read_values(
-        block,
-        value="self_attn.v_proj",
-        output="self_attn.o_proj",
-        layout=SEPARATE,
+    return Wiring(
+        style="pre",
         heads=grouped_heads(block),
-        place="pre",
-        norm="input_layernorm",
-        output_norm=output_norm,
+        attention="self_attn",
+        value="self_attn.v_proj",
+        layout=SEPARATE,
+        output="self_attn.o_proj",
+        norms=("input_layernorm", "post_attention_layernorm"),
+        mlp=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
     )
+
+
+def llama_values(block: nn.Module, output_norm: str | None = None) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, llama_wiring(block), output_norm)
 
 
 HOSTS.add(
@@ -51,6 +57,7 @@ HOSTS.add(
         taps=llama_taps,
         example="meta-llama/Llama-3.2-1B, SmolLM2, Mistral-7B",
         value_projection=llama_values,
+        wiring=llama_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

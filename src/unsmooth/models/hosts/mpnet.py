@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def mpnet_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -20,18 +21,24 @@ def mpnet_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def mpnet_values(block: nn.Module) -> ValueProjection:
+def mpnet_wiring(block: nn.Module) -> Wiring:
     """The relative positions are in the map, not in the values."""
     heads = number(block, "attention.attn.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.attn.v",
-        output="attention.attn.o",
-        layout=SEPARATE,
+    return Wiring(
+        style="post",
         heads=Heads(heads, heads, number(block, "attention.attn.attention_head_size")),
-        place="post",
-        norm="attention.LayerNorm",
+        attention="attention.attn",
+        value="attention.attn.v",
+        layout=SEPARATE,
+        output="attention.attn.o",
+        norms=("attention.LayerNorm", "output.LayerNorm"),
+        mlp=("intermediate.dense", "output.dense"),
     )
+
+
+def mpnet_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, mpnet_wiring(block))
 
 
 HOSTS.add(
@@ -42,6 +49,7 @@ HOSTS.add(
         taps=mpnet_taps,
         example="all-mpnet-base-v2",
         value_projection=mpnet_values,
+        wiring=mpnet_wiring,
         attention_module=lambda block: "attention.attn",
     ),
 )

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import Weights, part, readable, refuse
+from unsmooth.models.block_parts import part, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -27,7 +28,7 @@ def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
     return {"normed": Tap("self_attn", "input"), "mid": Tap("norm1", "output"), **branches}
 
 
-def torch_encoder_values(block: nn.Module) -> ValueProjection:
+def torch_encoder_wiring(block: nn.Module) -> Wiring:
     """nn.MultiheadAttention has queries, keys and values one after the other in `in_proj_weight`."""
     attention = part(block, "self_attn")
     if not isinstance(attention, nn.MultiheadAttention):
@@ -36,20 +37,25 @@ def torch_encoder_values(block: nn.Module) -> ValueProjection:
         raise refuse(block, "one in_proj_weight", "keys or values of another width than the queries")
     if attention.bias_k is not None or attention.add_zero_attn:
         raise refuse(block, "keys that are all tokens", "an extra key (add_bias_kv or add_zero_attn)")
-    bias = attention.in_proj_bias
-    fused: Weights = (
-        readable(block, attention.in_proj_weight, "self_attn.in_proj_weight").mT,
-        None if bias is None else readable(block, bias, "self_attn.in_proj_bias"),
-    )
-    return read_values(
-        block,
-        value=fused,
-        output="self_attn.out_proj",
-        layout=CONCATENATED,
+    return Wiring(
+        style="pre" if block.norm_first else "post",
         heads=Heads(attention.num_heads, attention.num_heads, attention.head_dim),
-        place="pre" if block.norm_first else "post",
-        norm="norm1",
+        attention="self_attn",
+        value="self_attn",
+        value_weight="in_proj_weight",
+        value_bias="in_proj_bias",
+        layout=CONCATENATED,
+        output="self_attn.out_proj",
+        norms=("norm1", "norm2"),
+        mlp=("linear1", "linear2"),
+        values_at="self_attn.values",
+        heads_at="self_attn.heads",
     )
+
+
+def torch_encoder_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, torch_encoder_wiring(block))
 
 
 def batch_first(block: nn.Module) -> bool:
@@ -95,6 +101,7 @@ HOSTS.add(
         real_tokens=real_tokens,
         prepare=without_nested_tensors,
         value_projection=torch_encoder_values,
+        wiring=torch_encoder_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def vit_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -22,19 +23,25 @@ def vit_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def vit_values(block: nn.Module) -> ValueProjection:
+def vit_wiring(block: nn.Module) -> Wiring:
     """In older transformers the projections are one level down and have other names."""
     older = hasattr(block.get_submodule("attention"), "attention")
     heads = number(block, "attention.num_attention_heads", "attention.attention.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.attention.value" if older else "attention.v_proj",
-        output="attention.output.dense" if older else "attention.o_proj",
-        layout=SEPARATE,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attention.head_dim", "attention.attention.attention_head_size")),
-        place="pre",
-        norm="layernorm_before",
+        attention="attention.attention" if older else "attention",
+        value="attention.attention.value" if older else "attention.v_proj",
+        layout=SEPARATE,
+        output="attention.output.dense" if older else "attention.o_proj",
+        norms=("layernorm_before", "layernorm_after"),
+        mlp=("intermediate.dense", "output.dense") if older else ("mlp.fc1", "mlp.fc2"),
     )
+
+
+def vit_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, vit_wiring(block))
 
 
 HOSTS.add(
@@ -46,6 +53,7 @@ HOSTS.add(
         example="google/vit-base-patch16-224",
         prefix_tokens=lambda model: 1,
         value_projection=vit_values,
+        wiring=vit_wiring,
         attention_module=lambda block: "attention",
     ),
 )

@@ -1,0 +1,75 @@
+"""How a block is put together, for those who change it: its projections, norms and MLP by path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from unsmooth.models.block_parts import Weights, part, readable
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
+from unsmooth.models.value_projection import ValueProjection
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The parts of one block, as paths relative to it.
+
+    Args:
+        style: "pre" has its norms before the branches, "post" after the additions; in a "parallel" block attention
+            and MLP read the same stream (each behind its norm).
+        heads: How many heads of queries and of keys and values, and how wide each is.
+        attention: The module inside which attention happens.
+        value: The module that holds the weights which make the values.
+        layout: Where the values are among the outputs of those weights.
+        output: The projection back to the stream; its input is the heads side by side.
+        norms: The norm of attention and the norm of the MLP.
+        mlp: The MLP's linear maps; the last one writes into the stream.
+        value_weight: The name of the weight inside `value`.
+        value_bias: The name of its bias.
+        values_at: The module whose output holds the values, where it is not `value` itself.
+        heads_at: The module whose input is the heads side by side, where it is not `output` itself.
+    """
+
+    style: Literal["pre", "post", "parallel"]
+    heads: Heads
+    attention: str
+    value: str
+    layout: Layout
+    output: str
+    norms: tuple[str, str]
+    mlp: tuple[str, ...]
+    value_weight: str = "weight"
+    value_bias: str = "bias"
+    values_at: str | None = None
+    heads_at: str | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads that read one value head."""
+        return self.heads.query // self.heads.key_value
+
+    def values_of(self, made: Tensor) -> Tensor:
+        """The values (batch, tokens, key/value heads, head dim), a view of what the module at `values_at` returned."""
+        return (SEPARATE if self.values_at else self.layout).values(made, self.heads)
+
+
+def wired_values(block: nn.Module, wiring: Wiring, output_norm: str | None = None) -> ValueProjection:
+    """The value and output weights of a block whose wiring is known."""
+    value: str | Weights = wiring.value
+    if wiring.value_weight != "weight":
+        module = part(block, wiring.value)
+        weight, bias = getattr(module, wiring.value_weight), getattr(module, wiring.value_bias)
+        where = f"{wiring.value}.{wiring.value_weight}"
+        value = (readable(block, weight, where).mT, None if bias is None else readable(block, bias, where))
+    return read_values(
+        block,
+        value=value,
+        output=wiring.output,
+        layout=wiring.layout,
+        heads=wiring.heads,
+        place="post" if wiring.style == "post" else "pre",
+        norm=wiring.norms[0],
+        output_norm=output_norm,
+    )
