@@ -1,0 +1,29 @@
+"""Remedies for over-smoothing as one-line changes of a model: apply, undo, fold."""
+
+from unsmooth.remedies.base import PLACES, REMEDIES, Edit, choice, remedy, within
+from unsmooth.remedies.call import Call
+from unsmooth.remedies.listing import Description, Option, describe, names
+from unsmooth.remedies.site import Site
+from unsmooth.remedies.token_mean import token_mean
+from unsmooth.remedies.verbs import Applied, applied, apply, fold, undo
+
+__all__ = [
+    "PLACES",
+    "REMEDIES",
+    "Applied",
+    "Call",
+    "Description",
+    "Edit",
+    "Option",
+    "Site",
+    "applied",
+    "apply",
+    "choice",
+    "describe",
+    "fold",
+    "names",
+    "remedy",
+    "token_mean",
+    "undo",
+    "within",
+]

@@ -1,0 +1,170 @@
+"""What a remedy is: an edit of one block, a module with its own parameters that lives in the block it changes.
+
+A remedy is one class. It declares where it comes from and what it costs, takes its options as keyword-only arguments
+of `__init__`, and overrides the methods of the places where it acts. Everything else (hooks, masks, caches, undoing,
+saving) is done for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from unsmooth.errors import expected, unknown_name
+from unsmooth.models.value_projection import ValueProjection
+from unsmooth.registry import Registry
+from unsmooth.remedies.call import Call
+from unsmooth.remedies.site import Site
+
+PLACES: Mapping[str, str] = {
+    "on_values": "the values, (batch, tokens, key/value heads, head dim), before attention mixes them",
+    "on_heads": "what each head gives, (batch, tokens, query heads, head dim), before the output projection",
+    "on_attention": "the attention branch, (batch, tokens, dim), before it is added to the stream",
+    "on_mlp": "the MLP branch before it is added to the stream",
+    "on_attention_norm": "the output of attention's norm: what attention reads, or the stream after the addition",
+    "on_mlp_norm": "the output of the MLP's norm",
+    "on_block": "what the block hands on",
+}
+
+CausalForm = Literal["unchanged", "prefix mean", "masked", "none"]
+
+
+class Edit(nn.Module):
+    """What one remedy does to one block.
+
+    Args:
+        site: The block. Nothing may be changed in it before `install`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str]
+    equation: ClassVar[str]
+    # Options at which the model does exactly what it did before; None where there are none.
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    # How it keeps from seeing the future in a decoder: nothing to keep, a prefix mean, a causal mask; or it cannot.
+    causal: ClassVar[CausalForm]
+    # How it becomes plain weights, in words; None where it cannot.
+    folds: ClassVar[str | None] = None
+    cost: ClassVar[str]
+    # What each option means.
+    options: ClassVar[Mapping[str, str]] = {}
+    # Those that compute a weight fold before those that scale one.
+    fold_order: ClassVar[int] = 1
+
+    # Set when it is applied: the options it was given, and its place in the order of what was applied.
+    chosen: dict[str, Any]
+    order: int
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+
+    # What it does while the model runs: overridden where it acts.
+
+    def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
+        """Edit the values before attention mixes them."""
+        raise NotImplementedError
+
+    def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
+        """Edit what each head gives; `call.values` has this call's values."""
+        raise NotImplementedError
+
+    def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """Edit the attention branch before it is added to the stream."""
+        raise NotImplementedError
+
+    def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """Edit the MLP branch before it is added to the stream."""
+        raise NotImplementedError
+
+    def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
+        """Edit the output of attention's norm."""
+        raise NotImplementedError
+
+    def on_mlp_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
+        """Edit the output of the MLP's norm."""
+        raise NotImplementedError
+
+    def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the block hands on."""
+        raise NotImplementedError
+
+    def places(self) -> tuple[str, ...]:
+        """Where this edit acts: the methods above that its class overrides, or fewer where options say so."""
+        return tuple(place for place in PLACES if getattr(type(self), place) is not getattr(Edit, place))
+
+    @classmethod
+    def prepare(cls, edits: Sequence[Edit]) -> None:
+        """Called before each pass of the stack with all its edits of this class: for what is done for all at once."""
+
+    # What it does to the block once.
+
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Why this block cannot have it, or None where it can."""
+        return None
+
+    @classmethod
+    def leaks(cls, options: Mapping[str, Any]) -> bool:
+        """Whether a token would see later ones in a causal model, with these options."""
+        return cls.causal == "none"
+
+    def install(self, site: Site) -> None:
+        """Change weights, where the remedy does; called once, after all checks have passed."""
+
+    def remove(self, site: Site) -> None:
+        """Put everything back that `install` changed."""
+
+    def fold(self, site: Site) -> None:
+        """Write what the edit does into the block's own weights; then it is taken out."""
+        raise NotImplementedError
+
+    def why_not_foldable(self) -> str | None:
+        """Why this edit cannot become plain weights, or None where it can."""
+        return None if self.folds else "what it does depends on the tokens, which no weight can hold"
+
+    def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:
+        """Make a plain checkpoint fit: called where `state` has nothing under `prefix`, the edit's own.
+
+        By default the edit keeps the parameters it has.
+        """
+        for key, value in self.state_dict().items():
+            state[prefix + key] = value
+
+    def effective(self, values: ValueProjection) -> ValueProjection:
+        """The value and output weights with what this edit does to them, for those who explain a model."""
+        return values
+
+    def report(self) -> Mapping[str, float]:
+        """Numbers worth knowing about this edit: distances, condition numbers."""
+        return {}
+
+
+REMEDIES = Registry[type[Edit]]("remedy")
+
+
+def remedy(edit: type[Edit]) -> type[Edit]:
+    """Register an edit under its name, as a class decorator."""
+    return REMEDIES.add(edit.name, edit)
+
+
+def choice(name: str, got: object, known: Sequence[str]) -> None:
+    """Refuse an option that is not one of the words it may be."""
+    if not isinstance(got, str):
+        raise expected(f"{name} as one of {', '.join(known)}", repr(got), f"{name}={known[0]!r}")
+    if got not in known:
+        raise unknown_name(name, got, known)
+
+
+def within(name: str, got: object, low: float, high: float) -> float:
+    """Refuse an option that is not a number from `low` to `high`.
+
+    >>> within("tau", 3, 0.0, 2.0)
+    Traceback (most recent call last):
+    unsmooth.errors.UnsmoothError: Expected tau between 0.0 and 2.0 but got 3. Try tau=1.0.
+    """
+    if isinstance(got, bool) or not isinstance(got, int | float) or not low <= got <= high:
+        raise expected(f"{name} between {low} and {high}", repr(got), f"{name}={(low + high) / 2}")
+    return float(got)

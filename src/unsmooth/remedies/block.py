@@ -1,0 +1,147 @@
+"""Edits in their block: where they live, and the hooks that call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from unsmooth.models.anatomy import Anatomy
+from unsmooth.models.host import Host
+from unsmooth.remedies.base import Edit
+from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.hooks import (
+    EditHeads,
+    EditOutput,
+    EditValues,
+    EnterBlock,
+    EnterStack,
+    FitCheckpoint,
+    LeaveBlock,
+    remove_hooks,
+)
+from unsmooth.remedies.site import Site
+
+# The name under which a block holds its edits, and so a part of their keys in a state_dict.
+HOME = "unsmooth"
+
+
+class BlockRemedies(nn.Module):
+    """All edits of one block, by the name of their remedy.
+
+    Args:
+        shared: What the blocks of one stack hand each other.
+    """
+
+    def __init__(self, shared: Volatile) -> None:
+        super().__init__()
+        self.shared = shared
+        self.now = Volatile()
+        # What opening the block up changed, to be undone with the last edit.
+        self.before: dict[str, object] = {}
+
+    def edits(self) -> Mapping[str, Edit]:
+        """Name to edit, in the order they were applied."""
+        return {name: edit for name, edit in self.named_children() if isinstance(edit, Edit)}
+
+
+def remedies_of(block: nn.Module) -> BlockRemedies | None:
+    """The edits that a block has, if any."""
+    found = getattr(block, HOME, None)
+    return found if isinstance(found, BlockRemedies) else None
+
+
+def site_of(host: Host, block: nn.Module, path: str, index: int, depth: int) -> Site:
+    """A block with its wiring read."""
+    assert host.wiring is not None, "checked when the remedy was applied"
+    return Site(block, path, index, depth, host, host.wiring(block))
+
+
+def sites_of(anatomy: Anatomy) -> list[Site]:
+    """Every block of a model whose host has a wiring."""
+    depth = anatomy.host.depth(anatomy.blocks)
+    return [
+        site_of(anatomy.host, block, path, index, depth) for index, (path, block) in enumerate(anatomy.blocks.items())
+    ]
+
+
+def stack_of(model: nn.Module, paths: list[str]) -> nn.Module:
+    """The smallest module that runs all the blocks: lists only hold them."""
+    parts = [path.split(".")[:-1] for path in paths]
+    common: list[str] = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        common.append(names[0])
+    while isinstance(model.get_submodule(".".join(common)), nn.ModuleList | nn.ModuleDict):
+        common.pop()
+    return model.get_submodule(".".join(common))
+
+
+def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
+    """Put an edit into its block and hook it up."""
+    block, wiring = site.block, site.wiring
+    home = remedies_of(block)
+    if home is None:
+        home = BlockRemedies(shared)
+        block.add_module(HOME, home)
+        block.register_forward_pre_hook(
+            EnterBlock(home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
+        )
+        block.register_forward_hook(LeaveBlock(home, home.now, site.host.batch_first(block)))
+        fit = FitCheckpoint(site.index, site.depth, site.host, site.path)
+        block.register_load_state_dict_pre_hook(fit)  # type: ignore[no-untyped-call]
+    home.add_module(name, edit)
+    edit.train(block.training)
+    taps = site.host.taps(block)
+    at = {
+        "on_attention": taps["attention"].module,
+        "on_mlp": taps["mlp"].module,
+        "on_attention_norm": wiring.norms[0],
+        "on_mlp_norm": wiring.norms[1],
+    }
+    batch_first = site.host.batch_first(block)
+    for place in edit.places():
+        if place == "on_values":
+            _values(site).register_forward_hook(EditValues(edit, home.now, wiring))
+        elif place == "on_heads":
+            _note_values(site, home)
+            _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
+        elif place != "on_block":  # which is done when the block is left
+            block.get_submodule(at[place]).register_forward_hook(EditOutput(edit, place, home.now, batch_first))
+
+
+def _values(site: Site) -> nn.Module:
+    return site.block.get_submodule(site.wiring.values_at or site.wiring.value)
+
+
+def _heads(site: Site) -> nn.Module:
+    return site.block.get_submodule(site.wiring.heads_at or site.wiring.output)
+
+
+def _note_values(site: Site, home: BlockRemedies) -> None:
+    module = _values(site)
+    if not any(isinstance(hook, EditValues) and hook.edit is None for hook in module._forward_hooks.values()):
+        module.register_forward_hook(EditValues(None, home.now, site.wiring))
+
+
+def drop_edit(site: Site, name: str) -> None:
+    """Take an edit out of its block, and with the last one all that was put there for edits."""
+    home = remedies_of(site.block)
+    assert home is not None, "only called for blocks that have edits"
+    edit = home.edits()[name]
+    delattr(home, name)
+    for module in site.block.modules():
+        remove_hooks(module, edit)
+    if not home.edits():
+        delattr(site.block, HOME)
+        for module in site.block.modules():
+            remove_hooks(module)
+
+
+def hook_stack(stack: nn.Module, blocks: list[nn.Module], shared: Volatile) -> None:
+    """Have `EnterStack` called before each pass with the blocks that have edits now; replaces an earlier one."""
+    remove_hooks(stack, kind=EnterStack)
+    homes = [home for block in blocks if (home := remedies_of(block)) is not None]
+    if homes:
+        stack.register_forward_pre_hook(EnterStack(shared, list(homes)), prepend=True)

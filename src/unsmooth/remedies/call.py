@@ -1,0 +1,82 @@
+"""One call of a block, as the edits in it see it: who may see whom, what is real, what came before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import expected
+from unsmooth.remedies.memory import Memory
+
+
+class Volatile:
+    """Holds tensors of the forward pass under way; comes out empty when a model is copied or saved."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.held = {}
+
+
+@dataclass
+class Call:
+    """One call of a block.
+
+    Args:
+        stream: (batch, tokens, dim) what entered the block.
+        causal: Whether a token sees only itself and those before it.
+        real_BN: True for tokens that are not padding; None where all are real.
+        starts_BN: True where a token is the first of its packed sequence; None where nothing is packed.
+        memory: The block's place in the key/value cache; None where there is none.
+        shared: What blocks hand each other within one pass of the stack.
+        values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
+    """
+
+    stream: Tensor
+    causal: bool
+    real_BN: Tensor | None
+    starts_BN: Tensor | None
+    memory: Memory | None
+    shared: dict[str, Any]
+    values: Tensor | None = None
+
+
+def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor | None, Tensor | None]:
+    """(real tokens, first tokens of packed sequences) of the newest `tokens`, from any mask a block is handed.
+
+    A token sees itself unless it is padding, so the diagonal of a (batch, 1, queries, keys) mask says what is real,
+    whatever windows it has. Below the diagonal it says whether a real token sees the one before it: where not, another
+    sequence begins.
+
+    >>> causal = torch.ones(3, 3).tril().bool()
+    >>> read_mask((causal & torch.tensor([False, True, True]))[None, None], 1, 3, causal=True)[0]  # left padding
+    tensor([[False,  True,  True]])
+    >>> apart = torch.block_diag(torch.ones(2, 2), torch.ones(1, 1)).bool() & causal
+    >>> read_mask(apart[None, None], 1, 3, causal=True)[1]  # two sequences in one row
+    tensor([[False, False,  True]])
+    """
+    if mask is None:
+        return None, None
+    if not isinstance(mask, Tensor):
+        raise expected("an attention mask as a tensor", type(mask).__name__, 'attn_implementation="sdpa" or "eager"')
+    if mask.ndim == 2:
+        return mask[:, -tokens:].bool(), None
+    if mask.ndim != 4:
+        raise expected("a 2-D or 4-D attention mask", f"shape {tuple(mask.shape)}", "(batch, tokens), 1 for real")
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    offset = seen.shape[-1] - seen.shape[-2]
+    real_BN = seen[:, 0].diagonal(offset, dim1=-2, dim2=-1).expand(batch, tokens)
+    if not causal or tokens == 1:
+        return real_BN, None
+    sees_previous = seen[:, 0].diagonal(offset - 1, dim1=-2, dim2=-1).expand(batch, -1)
+    # Along rows of queries 1..; where the cache holds earlier tokens the diagonal has one entry more, for query 0.
+    sees_previous = sees_previous[:, -(tokens - 1) :]
+    begins = ~sees_previous & real_BN[:, :-1] & real_BN[:, 1:]
+    return real_BN, torch.nn.functional.pad(begins, (1, 0))

@@ -1,0 +1,117 @@
+r"""De-escalation (Yu & Zhang, "Why classic Transformers are shallow", arXiv 2312.06182): take the token mean out.
+
+.. math:: Y = (I - \tau\Pi)\,X, \qquad \Pi = \tfrac{1}{n}\mathbf{1}\mathbf{1}^\top
+
+which leaves :math:`t_{sim}(Y) = (1-\tau)^2 s / ((1-\tau)^2 s + 1 - s)` of a similarity s; τ=1 takes all of it. It is
+one update of P1's with uniform attention and H = −τI. The paper uses τ=1; where in the block it acts, and whether τ is
+learned, is not known, so both are options.
+
+Neutral at ``tau=0.0``. Causal: the mean over the tokens seen so far, earlier tokens in the key/value cache counted; at
+τ=1 that would make the first token exactly zero, so by default a token that sees only itself is left alone. Cost: one
+mean and one subtraction per block; in cached decoding one vector per block is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.call import Call
+from unsmooth.remedies.site import Site
+from unsmooth.remedies.token_mean import token_mean
+
+_PLACES = {
+    "attention": "on_attention",
+    "residual": "on_attention",
+    "norm": "on_attention_norm",
+    "values": "on_values",
+}
+
+
+@remedy
+class Deescalate(Edit):
+    """Take the token mean, or a part of it, out of a block."""
+
+    name = "deescalate"
+    summary = "the mean over tokens is taken out, wholly or in part"
+    paper = "Yu & Zhang 2023, arXiv 2312.06182"
+    equation = "Y = (I − τΠ)X, Π = 11ᵀ/n"
+    neutral: ClassVar[Mapping[str, Any] | None] = {"tau": 0.0}
+    causal: ClassVar[CausalForm] = "prefix mean"
+    cost = "one mean and one subtraction per block"
+    options: ClassVar[Mapping[str, str]] = {
+        "tau": "how much of the mean is taken out, 0 to 2; 1 all of it, 2 reflects it",
+        "place": "'attention' (its output, before the addition), 'residual' (after the addition), 'norm' (after "
+        "attention's norm) or 'values' (before attention mixes them)",
+        "learn": "'no', 'layer' (one τ per layer) or 'channel' (one per channel)",
+        "first": "a token that sees only itself: 'keep' leaves it alone, 'remove' treats it like any other (at τ=1 it "
+        "becomes zero)",
+        "prior": "in a decoder, so many tokens of zeros are counted into the mean, which softens it where few are seen",
+        "mean": "'seen' (the prefix in a decoder) or 'all' (leaks the future in a decoder)",
+    }
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        tau: float = 1.0,
+        place: str = "attention",
+        learn: str = "no",
+        first: str = "keep",
+        prior: float = 0.0,
+        mean: str = "seen",
+    ) -> None:
+        super().__init__(site)
+        choice("place", place, list(_PLACES))
+        choice("learn", learn, ["no", "layer", "channel"])
+        choice("first", first, ["keep", "remove"])
+        choice("mean", mean, ["seen", "all"])
+        tau = within("tau", tau, 0.0, 2.0)
+        self.place, self.keep_first, self.whole = place, first == "keep", mean == "all"
+        # In a parallel block there is no stream between attention and MLP: the addition is the block's.
+        self.at_block = place == "residual" and site.wiring.style == "parallel"
+        self.prior = within("prior", prior, 0.0, 1e6)
+        self.fixed: float | None = tau if learn == "no" else None
+        if learn != "no":
+            heads = site.wiring.heads
+            channels = (heads.key_value, heads.dim) if place == "values" else (site.dim,)
+            shape = channels if learn == "channel" else ()
+            self.tau = nn.Parameter(torch.full(shape, tau, **site.like_weights()))
+
+    @classmethod
+    def leaks(cls, options: Mapping[str, Any]) -> bool:
+        """Only where the mean over all tokens is asked for."""
+        return options.get("mean") == "all"
+
+    def places(self) -> tuple[str, ...]:
+        """The one that was asked for."""
+        return ("on_block",) if self.at_block else (_PLACES[self.place],)
+
+    def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """X + (a − τΠ(x + a)) is (I − τΠ)(x + a): the stream is edited by way of the branch."""
+        of = call.stream + branch_BND if self.place == "residual" else branch_BND
+        return self._without_mean(branch_BND, of, call)
+
+    def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the norm gives."""
+        return self._without_mean(normed_BND, normed_BND, call)
+
+    def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
+        """A(I − τΠ)V, which is not (I − τΠ)AV."""
+        return self._without_mean(values_BNKE, values_BNKE, call)
+
+    def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the block hands on."""
+        return self._without_mean(out_BND, out_BND, call)
+
+    def _without_mean(self, x: Tensor, of: Tensor, call: Call) -> Tensor:
+        mean = token_mean(
+            of, call, f"deescalate.{self.place}", whole=self.whole, prior=self.prior, keep_alone=self.keep_first
+        )
+        if self.fixed is not None:
+            return torch.sub(x, mean, alpha=self.fixed)
+        return x - (self.tau * mean).to(x.dtype)

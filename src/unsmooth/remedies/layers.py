@@ -1,0 +1,68 @@
+"""Which layers a remedy goes into: indices, a slice, or a fraction of the depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unsmooth.errors import UnsmoothError, expected
+
+Layers = int | float | slice | Sequence[int] | None
+
+
+def choose_layers(layers: Layers, depth: int) -> list[int]:
+    """The chosen indices among `depth` layers, in order.
+
+    Args:
+        layers: None for all, an index (negative from the end), several of them, a slice, or a fraction: 0.5 is the
+            first half, -0.5 the last half, as in Python's slices.
+        depth: How many there are.
+
+    Raises:
+        UnsmoothError: An index is out of range, a fraction is not between -1 and 1, or nothing is chosen.
+
+    Example:
+        >>> choose_layers(slice(8, None), 12), choose_layers([0, -1], 12), choose_layers(-0.25, 12)
+        ([8, 9, 10, 11], [0, 11], [9, 10, 11])
+        >>> choose_layers(12, 12)
+        Traceback (most recent call last):
+        unsmooth.errors.UnsmoothError: Expected layers from 0 to 11 (or -12 to -1) but got 12. Try layers=slice(0, 12).
+    """
+    if layers is None:
+        return list(range(depth))
+    if isinstance(layers, bool):
+        raise _not_layers(layers, depth)
+    if isinstance(layers, slice):
+        chosen = list(range(depth))[layers]
+    elif isinstance(layers, float):
+        chosen = _fraction(layers, depth)
+    elif isinstance(layers, int):
+        chosen = [_index(layers, depth)]
+    elif isinstance(layers, Sequence) and not isinstance(layers, str | bytes):
+        chosen = sorted({_index(layer, depth) for layer in layers})
+    else:
+        raise _not_layers(layers, depth)
+    if not chosen:
+        raise expected(f"at least one of {depth} layers", f"none (layers={layers!r})", f"layers=slice(0, {depth})")
+    return chosen
+
+
+def _fraction(fraction: float, depth: int) -> list[int]:
+    if not 0.0 < abs(fraction) <= 1.0:
+        raise expected("a fraction of depth between -1 and 1, not 0", fraction, "layers=0.5 for the first half")
+    # At least one layer: a small fraction of a shallow model still means its first, or last, layer.
+    count = max(1, round(abs(fraction) * depth))
+    return list(range(count)) if fraction > 0 else list(range(depth - count, depth))
+
+
+def _index(layer: object, depth: int) -> int:
+    if not isinstance(layer, int) or isinstance(layer, bool):
+        raise _not_layers(layer, depth)
+    if not -depth <= layer < depth:
+        raise expected(f"layers from 0 to {depth - 1} (or -{depth} to -1)", layer, f"layers=slice(0, {depth})")
+    return layer % depth
+
+
+def _not_layers(got: object, depth: int) -> UnsmoothError:
+    return expected(
+        "layers as indices, a slice or a fraction of depth", repr(got), f"layers=[0, {depth - 1}] or layers=0.5"
+    )

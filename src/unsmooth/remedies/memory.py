@@ -1,0 +1,103 @@
+"""What a remedy remembers of earlier tokens, kept in the model's own key/value cache.
+
+A running sum must be reordered, repeated and thrown away together with the keys and values it belongs to. So it is
+kept on the cache's layer, whose class is extended by those few methods, and beam search and batched generation work
+as they do for the plain model.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError, expected
+
+
+@functools.cache
+def _remembering(kind: Any) -> Any:
+    """A cache layer's class, extended: what happens to keys and values happens to what is remembered too."""
+
+    class Remembering(kind):  # type: ignore[misc]
+        # Or transformers would register the new class in place of the old one.
+        _layer_type = None
+        remembered: dict[str, Tensor]
+
+        def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+            self.remembered = {key: change(value) for key, value in self.remembered.items()}
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            super().reorder_cache(beam_idx)
+            self._each(lambda value: value.index_select(0, beam_idx.to(value.device)))
+
+        def batch_repeat_interleave(self, repeats: int) -> None:
+            super().batch_repeat_interleave(repeats)
+            self._each(lambda value: value.repeat_interleave(repeats, dim=0))
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            super().batch_select_indices(indices)
+            self._each(lambda value: value[indices])
+
+        def reset(self) -> None:
+            super().reset()
+            self.remembered = {}
+
+        def crop(self, *args: Any, **kwargs: Any) -> None:
+            raise UnsmoothError(
+                "Expected a key/value cache that only grows but got one that is cropped (assisted decoding does so), "
+                "which a running mean over tokens cannot follow. Try generate() without an assistant model."
+            )
+
+    Remembering.__name__ = kind.__name__
+    return Remembering
+
+
+class Memory:
+    """The place of one block in a key/value cache.
+
+    Args:
+        cache: A `transformers` cache.
+        layer: The index under which the block's attention keeps its keys and values.
+    """
+
+    def __init__(self, cache: Any, layer: int) -> None:
+        self._cache = getattr(cache, "self_attention_cache", cache)
+        self._layer = layer
+        self.past: int = int(self._cache.get_seq_length(layer))
+
+    def read(self, key: str) -> Tensor | None:
+        """What was written under `key` when the earlier tokens came by; None where there were none."""
+        if self.past == 0:
+            return None
+        remembered: dict[str, Tensor] = getattr(self._place(), "remembered", {})
+        if key not in remembered:
+            raise expected(
+                f"a key/value cache that this model filled with its remedies applied ({key!r} in it)",
+                f"one of {self.past} tokens without it",
+                "filling the cache after unsmooth.apply",
+            )
+        return remembered[key]
+
+    def write(self, key: str, value: Tensor) -> None:
+        """Keep `value`, whose first dimension is the batch, with the keys and values of this block."""
+        place = self._place()
+        if not hasattr(place, "remembered"):
+            kind: Any = type(place)
+            place.__class__ = _remembering(kind)
+            place.remembered = {}
+        place.remembered[key] = value.detach() if not torch.is_grad_enabled() else value
+
+    def _place(self) -> Any:
+        layers = self._cache.layers
+        while len(layers) <= self._layer:  # as the cache itself does when attention comes to it
+            layers.append(self._cache.layer_class_to_replicate())
+        if hasattr(layers[self._layer], "max_cache_len"):
+            raise expected(
+                "a cache that grows",
+                f"a {type(layers[self._layer]).__name__} of fixed size",
+                'generate() without cache_implementation="static"',
+            )
+        return layers[self._layer]

@@ -1,0 +1,78 @@
+"""Where in a model a remedy goes: one block, with its parts by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from unsmooth.models.block_parts import part
+from unsmooth.models.host import Host
+from unsmooth.models.wiring import Wiring
+
+
+@dataclass(frozen=True)
+class Site:
+    """One block of a model.
+
+    Args:
+        block: The block.
+        path: Its path in the model.
+        index: Its place among the model's blocks, from 0.
+        depth: How many block calls one forward pass makes (more than there are blocks where they are shared).
+        host: The family it is of.
+        wiring: Its parts.
+    """
+
+    block: nn.Module
+    path: str
+    index: int
+    depth: int
+    host: Host
+    wiring: Wiring
+
+    @property
+    def causal(self) -> bool | None:
+        """Whether its tokens see only what is before them; None where that is said in each call."""
+        return getattr(part(self.block, self.wiring.attention), "is_causal", None)
+
+    @property
+    def dim(self) -> int:
+        """Width of the stream."""
+        return int(self.output_matrix().shape[1])
+
+    def value_matrix(self) -> Tensor:
+        """The value weights (dim, key/value heads · head dim) as tokens meet them; shares memory with the model.
+
+        Where the layout allows no view of that shape (values fused head by head) it is (dim, heads, head dim) flat.
+        """
+        return self.wiring.layout.values(self._value_weight(), self.wiring.heads).flatten(1)
+
+    def write_value_matrix(self, weight_DM: Tensor) -> None:
+        """Put value weights in their place, whatever they are fused with."""
+        place = self.wiring.layout.values(self._value_weight().data, self.wiring.heads)
+        place.copy_(weight_DM.reshape(place.shape))
+
+    def output_matrix(self) -> Tensor:
+        """The output weights (query heads · head dim, dim)."""
+        return as_in_out(part(self.block, self.wiring.output), "weight")
+
+    def _value_weight(self) -> Tensor:
+        return as_in_out(part(self.block, self.wiring.value), self.wiring.value_weight)
+
+    def like_weights(self) -> dict[str, Any]:
+        """Dtype and device for new parameters: those of the block's own."""
+        weight = self.output_matrix()
+        return {"dtype": weight.dtype, "device": weight.device}
+
+
+def as_in_out(module: nn.Module, name: str) -> Tensor:
+    """A weight as (in, out): nn.Linear stores (out, in), Conv1D (in, out)."""
+    weight: Tensor = getattr(module, name)
+    return weight if is_conv1d(module) else weight.mT
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether it is GPT-2's Conv1D, a linear map stored the other way round."""
+    return any(base.__name__ == "Conv1D" for base in type(module).__mro__)
