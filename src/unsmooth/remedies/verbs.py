@@ -96,7 +96,7 @@ def apply(
     except BaseException:
         for site in reversed(chosen):
             if kind.name in _edits(site):
-                _take_out(site, kind.name, stack, Edit.remove)
+                _take_out(site, kind.name, stack, _remove)
         raise
     finally:
         hook_stack(stack, list(anatomy.blocks.values()), shared)
@@ -110,7 +110,7 @@ def undo(model: M, *, blocks: str | None = None) -> M:
     is the same to the bit. Weights that were trained and that no remedy replaced stay as trained.
     """
     for site, name in reversed(_everything(model, blocks)):
-        _take_out(site, name, _stack(model, blocks), Edit.remove)
+        _take_out(site, name, _stack(model, blocks), _remove)
     return _unhooked(model, blocks)
 
 
@@ -241,6 +241,10 @@ def _take_out(site: Site, name: str, stack: nn.Module, how: Callable[[Edit, Site
     drop_edit(site, name)
     if remedies_of(site.block) is None:
         close_up(site, stack, home.before)
+
+
+def _remove(edit: Edit, site: Site) -> None:
+    edit.remove(site)  # by the instance: `Edit.remove` would pass over what its class overrides
 
 
 def _everything(model: nn.Module, blocks: str | None) -> list[tuple[Site, str]]:
