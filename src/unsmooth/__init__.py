@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import functional, models, report, spectra, theory
+    from unsmooth import functional, models, remedies, report, spectra, theory
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models import load
+    from unsmooth.remedies import apply, fold, undo
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
 
 try:
@@ -26,29 +27,36 @@ _HOME = {
     "Scan": "unsmooth.scanning",
     "ScanInterrupted": "unsmooth.scanning",
     "UnsmoothError": "unsmooth.errors",
+    "apply": "unsmooth.remedies",
     "explain": "unsmooth.explaining",
+    "fold": "unsmooth.remedies",
     "load": "unsmooth.models",
     "load_explanation": "unsmooth.explaining",
     "load_scan": "unsmooth.scanning",
     "scan": "unsmooth.scanning",
+    "undo": "unsmooth.remedies",
 }
-_ROOMS = ("functional", "models", "report", "spectra", "theory")
+_ROOMS = ("functional", "models", "remedies", "report", "spectra", "theory")
 
 __all__ = [
     "Explanation",
     "Scan",
     "ScanInterrupted",
     "UnsmoothError",
+    "apply",
     "explain",
+    "fold",
     "functional",
     "load",
     "load_explanation",
     "load_scan",
     "models",
+    "remedies",
     "report",
     "scan",
     "spectra",
     "theory",
+    "undo",
 ]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +42,57 @@ def check_writable(folder: Path) -> None:
     probe = folder / f".{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _not_writable("a writable folder", folder, error) from None
+
+
+@contextmanager
+def whole_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A draft to fill beside `folder`, moved into its place at the end: it appears whole or not at all.
+
+    Args:
+        folder: Must not exist, or be empty.
+        replace: Put the draft in the place of one that is not empty; until then that one stays as it is.
+    """
+    folder = folder.resolve()
+    draft = folder.parent / f".{secrets.token_hex(8)}.tmp"
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        if replace and folder.exists():
+            _swap(draft, folder)
+        else:
+            if folder.is_dir():
+                folder.rmdir()  # not every system moves a folder onto an empty one
+            os.replace(draft, folder)
+    except OSError as error:
+        raise _not_writable(f"a place to write {folder.name!r}", folder.parent, error) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _swap(draft: Path, folder: Path) -> None:
+    old = folder.parent / f".{secrets.token_hex(8)}.old"
+    os.replace(folder, old)
+    try:
+        os.replace(draft, folder)
+    except OSError:
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_room(folder: Path) -> None:
+    """Refuse a place where `whole_folder` could make no folder; leaves nothing behind, not even the folder."""
+    place = folder.resolve().parent
+    while not place.exists():
+        place = place.parent
+    probe = place / f".{secrets.token_hex(8)}.tmp"
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -197,10 +197,11 @@ class Evidence:
         found.rebuilt = rebuilding_error(weights.values, layer.maps_BHNN, layer.sites, real_BN)
         exact = layer.sites["input"].dtype in (torch.float32, torch.float64)
         if not found.rebuilt <= (REBUILT if exact else REBUILT_IN_HALF):
+            such_as = ", ".join(weights.values.unseen) or "gates or heads that talk to one another"
             self.notes[
                 f"The attention output of layer {number} is not what its weights and attention give (off by "
-                f"{found.rebuilt:.2g}): something else happens in between, such as gates or heads that talk to one "
-                f"another, so its verdict is from weights alone."
+                f"{found.rebuilt:.2g}): something else happens in between, such as {such_as}, so its verdict is from "
+                f"weights alone."
             ] = None
             return False
         return True

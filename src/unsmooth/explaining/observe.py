@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
+from unsmooth.models.remedied import handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
@@ -31,6 +32,7 @@ class LayerView:
         kwargs: Its keyword arguments.
         sites: Tensors (batch, tokens, dim) by site; "input" is the stream that enters.
         maps_BHNN: Attention, or None where it could not be had.
+        handed: What remedies in earlier blocks had handed on when the block was called; None for a plain block.
     """
 
     block: nn.Module
@@ -40,12 +42,14 @@ class LayerView:
     batch_first: bool
     sites: dict[str, Tensor] = field(default_factory=dict)
     maps_BHNN: Tensor | None = None
+    handed: Mapping[str, Any] | None = None
 
     def rerun(self, x_BND: Tensor) -> Tensor:
         """The block's output had `x_BND` entered it, everything else as it was."""
         x = x_BND if self.batch_first else x_BND.transpose(0, 1)
         args, kwargs = _with_input(self.args, self.kwargs, x)
-        out = first_output(self.block(*args, **kwargs))
+        with handing_on(self.block, self.handed):
+            out = first_output(self.block(*args, **kwargs))
         return out if self.batch_first else out.transpose(0, 1)
 
 
@@ -103,7 +107,7 @@ def _recording_calls(anatomy: Anatomy, layers: list[LayerView]) -> Iterator[None
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             entering = first_input(args, kwargs)
-            view = LayerView(block, path, args, dict(kwargs), batch_first)
+            view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block))
             view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
             layers.append(view)
 

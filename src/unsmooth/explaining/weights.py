@@ -85,7 +85,7 @@ def fold(values: ValueProjection, scale: float, branch_scale: float | None = Non
     w_v, w_o = values.w_v.double(), values.w_o.double()
     if values.gain is not None:
         w_o = w_o * values.gain
-    ignored = ["MLP"]
+    ignored = ["MLP", *values.unseen]
     if values.output_norm is not None:
         if branch_scale is None:
             ignored.append("norm on the branch")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models.origin import unwrapped
+from unsmooth.models.remedied import edits_of, written_out
 
 _CHUNK = 1 << 24  # elements moved to the CPU at a time, so that no copy of a large tensor is made
 
@@ -15,7 +16,8 @@ _CHUNK = 1 << 24  # elements moved to the CPU at a time, so that no copy of a la
 def weight_hash(model: nn.Module) -> str:
     """SHA-256 over names, dtypes, shapes and bytes of the state dict, in the order of the names.
 
-    It does not depend on the device, on how tensors lie in memory, or on a DDP or torch.compile wrapper.
+    It does not depend on the device, on how tensors lie in memory, or on a DDP or torch.compile wrapper. Remedies count:
+    their parameters, and the options that are no parameters.
 
     >>> model = nn.Linear(2, 1)
     >>> weight_hash(model) == weight_hash(model)
@@ -24,10 +26,14 @@ def weight_hash(model: nn.Module) -> str:
     64
     """
     digest = hashlib.sha256()
-    for name, value in sorted(unwrapped(model).state_dict().items()):
+    inner = unwrapped(model)
+    for name, value in sorted(inner.state_dict().items()):
         # Modules may keep extra state that is not a tensor; it is no weight.
         if isinstance(value, Tensor):
             add_tensor(digest, name, value)
+    for path, module in sorted(inner.named_modules()):
+        for edit in edits_of(module):
+            digest.update(f"{path}|{written_out(edit)}|".encode())
     return digest.hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def load(
     allow_pickle: bool = False,
 ) -> nn.Module:
     """Load a transformers model in eval mode, with its tokenizer or image processor at hand.
+
+    A folder that `unsmooth.remedies.save` or ``unsmooth apply`` wrote comes back with its remedies applied.
 
     Args:
         name: A name on the Hugging Face hub, a folder, a ``.gguf`` file, or "all-MiniLM-L6-v2", whose weights
@@ -77,7 +80,20 @@ def load(
         notes=notes,
     )
     set_origin(model, origin)
+    if (folder / "remedies.json").is_file():
+        _restore_remedies(model, folder, origin)
     return model.to(wanted_device).eval()
+
+
+def _restore_remedies(model: nn.Module, folder: Path, origin: Origin) -> None:
+    # The one place where this room looks up to the one built on it, and only for a folder that asks for it.
+    from unsmooth.remedies.saving import read_record, restore
+
+    restore(model, folder, weights=False)
+    folded = read_record(folder).folded
+    if folded:
+        note = f"Folded into the weights: {', '.join(one.name for one in folded)}."
+        set_origin(model, replace(origin, notes=(*origin.notes, note)))
 
 
 Loaded = tuple[nn.Module, Mapping[str, Any], dict[str, Any]]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models.origin import origin_of, set_origin, unwrapped
+from unsmooth.models.remedied import HOME, edits_of, is_remedied, parameters_of_edits
 
 _GGUF_NOTE = (
     "A GGUF file does not hold its authors' initialisation: the random weights have transformers' default scale."
@@ -24,6 +25,9 @@ def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
     chose. Any other module is copied; then each part with a `reset_parameters` is reset by it, and parameters
     of parts that have none (a bare ``nn.Parameter`` such as a class token) get their own elements in random
     order, which keeps their scale. Buffers stay as they are. The caller's random state is not touched.
+
+    Remedies stay, with the parameters they have: what they do is looked at, on weights that know nothing. Only one that
+    stands in for weights (it has a `reset_parameters`) is drawn anew with them.
 
     Args:
         model: Any module; a DDP or torch.compile wrapper is taken off.
@@ -61,8 +65,29 @@ def _rebuilt(model: nn.Module) -> nn.Module | None:
         return None
     build: Callable[..., nn.Module] = type(model)
     fresh = build(copy.deepcopy(model.config))
+    if is_remedied(model):
+        return _reset_edits(_filled(copy.deepcopy(model), fresh))
     shapes = [{name: value.shape for name, value in m.named_parameters()} for m in (model, fresh)]
     return fresh if shapes[0] == shapes[1] else None
+
+
+def _filled(remedied: nn.Module, fresh: nn.Module) -> nn.Module | None:
+    """A remedied model with the weights of a plain one; None where they do not fit."""
+    try:
+        remedied.load_state_dict(fresh.state_dict())
+    except RuntimeError:
+        return None
+    return remedied
+
+
+def _reset_edits(model: nn.Module | None) -> nn.Module | None:
+    """Draw those edits anew that stand in for weights."""
+    for module in () if model is None else model.modules():
+        if edits_of(module):
+            for part in module.get_submodule(HOME).modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+    return model
 
 
 def _reset(model: nn.Module) -> nn.Module:
@@ -73,8 +98,9 @@ def _reset(model: nn.Module) -> nn.Module:
         if callable(reset):
             reset()
     # What no reset has changed has none; constants, such as the ones of an untrained norm, survive a shuffle.
+    ours = parameters_of_edits(model)
     for name, parameter in model.named_parameters():
-        if torch.equal(parameter.detach(), before[name]):
+        if name not in ours and torch.equal(parameter.detach(), before[name]):
             _shuffle(parameter)
     return model
 

@@ -14,7 +14,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.packaged import PACKAGED, Packaged, find_packaged
 
 # Weights in safetensors, and the small files around them, at the top of a repository.
-_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*.safetensors")
+_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*.safetensors", "remedies.safetensors")
 _PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
 
 

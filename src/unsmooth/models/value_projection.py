@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import find_anatomy
+from unsmooth.models.remedied import with_edits
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ValueProjection:
         norm: That norm.
         output_norm: A norm on the branch's output before it is added (Gemma 2 and 3), or None.
         gain: (d,) what the branch is multiplied by before it is added (LayerScale), or None.
+        unseen: Remedies in the block whose work no weight shows, by name.
 
     Example:
         >>> eye = torch.eye(2)
@@ -84,6 +86,7 @@ class ValueProjection:
     norm: Norm
     output_norm: Norm | None = None
     gain: Tensor | None = None
+    unseen: tuple[str, ...] = ()
 
     @property
     def heads(self) -> int:
@@ -148,6 +151,8 @@ class ValueProjection:
 def value_projection(model: nn.Module, block: int, *, blocks: str | None = None) -> ValueProjection:
     """Read the value and output weights of one block, whatever library it is from.
 
+    Where remedies are applied, the weights are those that act with them.
+
     Args:
         model: Any module with blocks of a known family.
         block: From 0, over the blocks that `find_anatomy` finds.
@@ -176,4 +181,4 @@ def value_projection(model: nn.Module, block: int, *, blocks: str | None = None)
             f"{type(found).__name__}, of which only the residual stream is known",
             "a model of a family that `unsmooth ls models` lists",
         )
-    return anatomy.host.value_projection(found)
+    return with_edits(found, anatomy.host.value_projection(found))

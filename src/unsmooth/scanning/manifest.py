@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unsmooth.functional import BoundMetric
 from unsmooth.models import Anatomy, origin_of, weight_hash
 from unsmooth.models.fingerprint import add_tensor
+from unsmooth.models.remedied import describe_remedies
 from unsmooth.scanning.calling import TOKEN_CHOICES
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
 from unsmooth.scanning.data import RawBatch, Source
@@ -60,6 +61,7 @@ def describe_model(anatomy: Anatomy, model: nn.Module, device: torch.device) -> 
         "blocks": len(anatomy.blocks),
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
+        "remedies": describe_remedies(anatomy.blocks),
         "weights_sha256": weight_hash(model),
         "device": _device_name(device),
     }
