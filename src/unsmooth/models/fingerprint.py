@@ -16,8 +16,8 @@ _CHUNK = 1 << 24  # elements moved to the CPU at a time, so that no copy of a la
 def weight_hash(model: nn.Module) -> str:
     """SHA-256 over names, dtypes, shapes and bytes of the state dict, in the order of the names.
 
-    It does not depend on the device, on how tensors lie in memory, or on a DDP or torch.compile wrapper. Remedies count:
-    their parameters, and the options that are no parameters.
+    It does not depend on the device, on how tensors lie in memory, or on a DDP or torch.compile wrapper. Remedies
+    count: their parameters, and the options that are no parameters.
 
     >>> model = nn.Linear(2, 1)
     >>> weight_hash(model) == weight_hash(model)

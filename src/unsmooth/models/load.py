@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,10 @@ def load(
 
 
 def _restore_remedies(model: nn.Module, folder: Path, origin: Origin) -> None:
-    # The one place where this room looks up to the one built on it, and only for a folder that asks for it.
-    from unsmooth.remedies.saving import read_record, restore
-
-    restore(model, folder, weights=False)
-    folded = read_record(folder).folded
+    # The one place where this room looks up to one built on it, by name, and only for a folder that asks for it.
+    saving = import_module("unsmooth.remedies.saving")
+    saving.restore(model, folder, weights=False)
+    folded = saving.read_record(folder).folded
     if folded:
         note = f"Folded into the weights: {', '.join(one.name for one in folded)}."
         set_origin(model, replace(origin, notes=(*origin.notes, note)))

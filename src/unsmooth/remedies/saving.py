@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
-from unsmooth import __version__
 from unsmooth.errors import expected
 from unsmooth.files import Saved, check_room, whole_folder, write_whole
 from unsmooth.models.origin import origin_of, unwrapped
@@ -144,7 +144,7 @@ def read_record(folder: str | Path) -> Record:
 def _written(found: Sequence[Applied], folded: Sequence[Applied], blocks: str | None) -> str:
     content = {
         "format": FORMAT,
-        "unsmooth": __version__,
+        "unsmooth": import_module("unsmooth").__version__,
         "blocks": blocks,
         "applied": [_entry(one) for one in found],
         "folded": [_entry(one) for one in folded],
