@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
@@ -77,6 +77,16 @@ class Host:
     attention_module: Callable[[nn.Module], str] | None = None
     wiring: Callable[[nn.Module], Wiring] | None = None
     depth: Callable[[Mapping[str, nn.Module]], int] = len
+
+    def __reduce__(self) -> Any:
+        # Copied and pickled by its name, as a class is: a saved model that refers to its host need not hold functions.
+        if HOSTS.get(self.name) is self:
+            return _registered, (self.name,)
+        return Host, tuple(getattr(self, field.name) for field in fields(self))
+
+
+def _registered(name: str) -> Host:
+    return HOSTS[name]
 
 
 HOSTS = Registry[Host]("host")

@@ -40,23 +40,32 @@ class Layout:
     values: Callable[[Tensor, Heads], Tensor]
 
 
-SEPARATE = Layout(
-    "values alone",
-    lambda heads: heads.key_value * heads.dim,
-    lambda x, heads: torch.unflatten(x, -1, (heads.key_value, heads.dim)),
-)
+# Named functions, so that a model whose hooks know its layout can be pickled.
+def _size_alone(heads: Heads) -> int:
+    return heads.key_value * heads.dim
+
+
+def _size_together(heads: Heads) -> int:
+    return (heads.query + 2 * heads.key_value) * heads.dim
+
+
+def _all(x: Tensor, heads: Heads) -> Tensor:
+    return torch.unflatten(x, -1, (heads.key_value, heads.dim))
+
+
+def _at_the_end(x: Tensor, heads: Heads) -> Tensor:
+    return _all(x[..., -heads.key_value * heads.dim :], heads)
+
+
+def _last_of_each_group(x: Tensor, heads: Heads) -> Tensor:
+    return torch.unflatten(x, -1, (heads.key_value, -1, heads.dim))[..., -1, :]
+
+
+SEPARATE = Layout("values alone", _size_alone, _all)
 # With as many key heads as query heads this is [3, heads, head dim].
-CONCATENATED = Layout(
-    "all queries, then all keys, then all values",
-    lambda heads: (heads.query + 2 * heads.key_value) * heads.dim,
-    lambda x, heads: torch.unflatten(x[..., -heads.key_value * heads.dim :], -1, (heads.key_value, heads.dim)),
-)
+CONCATENATED = Layout("all queries, then all keys, then all values", _size_together, _at_the_end)
 # With as many key heads as query heads this is [heads, 3, head dim]; with one key head, multi-query attention.
-BY_GROUP = Layout(
-    "for each key/value head its queries, its key and its value",
-    lambda heads: (heads.query + 2 * heads.key_value) * heads.dim,
-    lambda x, heads: torch.unflatten(x, -1, (heads.key_value, -1, heads.dim))[..., -1, :],
-)
+BY_GROUP = Layout("for each key/value head its queries, its key and its value", _size_together, _last_of_each_group)
 
 
 def read_values(

@@ -23,6 +23,8 @@ PLACES: Mapping[str, str] = {
     "on_heads": "what each head gives, (batch, tokens, query heads, head dim), before the output projection",
     "on_attention": "the attention branch, (batch, tokens, dim), before it is added to the stream",
     "on_mlp": "the MLP branch before it is added to the stream",
+    "on_attention_sum": "the stream with the attention branch added; what is returned is added to it",
+    "on_mlp_sum": "in post-norm blocks, the stream with the MLP branch added; what is returned is added to it",
     "on_attention_norm": "the output of attention's norm: what attention reads, or the stream after the addition",
     "on_mlp_norm": "the output of the MLP's norm",
     "on_block": "what the block hands on",
@@ -57,6 +59,8 @@ class Edit(nn.Module):
     # Set when it is applied: the options it was given, and its place in the order of what was applied.
     chosen: dict[str, Any]
     order: int
+    # Whether it would let a token see later ones where nobody has allowed that.
+    would_leak: bool = False
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -77,6 +81,14 @@ class Edit(nn.Module):
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Edit the MLP branch before it is added to the stream."""
+        raise NotImplementedError
+
+    def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
+        """What to add to the stream once the attention branch is in it, after all edits of that branch."""
+        raise NotImplementedError
+
+    def on_mlp_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
+        """What to add to the stream of a post-norm block once the MLP branch is in it, before the norm."""
         raise NotImplementedError
 
     def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:

@@ -11,6 +11,8 @@ from unsmooth.models.host import Host
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.hooks import (
+    AddToBranch,
+    AddToSum,
     EditHeads,
     EditOutput,
     EditValues,
@@ -18,6 +20,7 @@ from unsmooth.remedies.hooks import (
     EnterStack,
     FitCheckpoint,
     LeaveBlock,
+    LeaveStack,
     remove_hooks,
 )
 from unsmooth.remedies.site import Site
@@ -66,16 +69,18 @@ def sites_of(anatomy: Anatomy) -> list[Site]:
 
 
 def stack_of(model: nn.Module, paths: list[str]) -> nn.Module:
-    """The smallest module that runs all the blocks: lists only hold them."""
+    """The smallest module that runs all the blocks in one call, above the outermost list that holds them.
+
+    What is in a list may be called again and again, as a group of ALBERT's blocks is.
+    """
     parts = [path.split(".")[:-1] for path in paths]
-    common: list[str] = []
+    stack = model
     for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
+        inner = stack.get_submodule(names[0])
+        if len(set(names)) > 1 or isinstance(inner, nn.ModuleList | nn.ModuleDict):
             break
-        common.append(names[0])
-    while isinstance(model.get_submodule(".".join(common)), nn.ModuleList | nn.ModuleDict):
-        common.pop()
-    return model.get_submodule(".".join(common))
+        stack = inner
+    return stack
 
 
 def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
@@ -86,9 +91,10 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
         home = BlockRemedies(shared)
         block.add_module(HOME, home)
         block.register_forward_pre_hook(
-            EnterBlock(home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
+            EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
         )
-        block.register_forward_hook(LeaveBlock(home, home.now, site.host.batch_first(block)))
+        # First, so that those who record what a block gives record what it hands on.
+        block.register_forward_hook(LeaveBlock(home, home.now, site.host.batch_first(block)), prepend=True)
         fit = FitCheckpoint(site.index, site.depth, site.host, site.path)
         block.register_load_state_dict_pre_hook(fit)  # type: ignore[no-untyped-call]
     home.add_module(name, edit)
@@ -107,8 +113,29 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
         elif place == "on_heads":
             _note_values(site, home)
             _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
+        elif place.endswith("_sum"):
+            _hook_sum(site, edit, place, home)
         elif place != "on_block":  # which is done when the block is left
             block.get_submodule(at[place]).register_forward_hook(EditOutput(edit, place, home.now, batch_first))
+            _sums_last(block.get_submodule(at[place]))
+
+
+def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
+    """A post-norm block's norm reads the sum of stream and branch; elsewhere no module does."""
+    batch_first = site.host.batch_first(site.block)
+    if site.wiring.style == "post":
+        norm = site.block.get_submodule(site.wiring.norms[0 if place == "on_attention_sum" else 1])
+        norm.register_forward_pre_hook(AddToSum(edit, place, home.now, batch_first))
+        return
+    assert place == "on_attention_sum", "the sum with the MLP branch is what the block hands on: on_block"
+    branch = site.block.get_submodule(site.host.taps(site.block)["attention"].module)
+    branch.register_forward_hook(AddToBranch(edit, place, home.now, batch_first))
+
+
+def _sums_last(module: nn.Module) -> None:
+    """Edits of a sum come after those of its branch, in whatever order they were applied."""
+    for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, AddToBranch)]:
+        module._forward_hooks[key] = module._forward_hooks.pop(key)
 
 
 def _values(site: Site) -> nn.Module:
@@ -142,6 +169,8 @@ def drop_edit(site: Site, name: str) -> None:
 def hook_stack(stack: nn.Module, blocks: list[nn.Module], shared: Volatile) -> None:
     """Have `EnterStack` called before each pass with the blocks that have edits now; replaces an earlier one."""
     remove_hooks(stack, kind=EnterStack)
+    remove_hooks(stack, kind=LeaveStack)
     homes = [home for block in blocks if (home := remedies_of(block)) is not None]
     if homes:
         stack.register_forward_pre_hook(EnterStack(shared, list(homes)), prepend=True)
+        stack.register_forward_hook(LeaveStack(shared))

@@ -11,6 +11,9 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.remedies.memory import Memory
 
+# What is added to the logits of hidden tokens is -inf, the lowest number of the dtype, or -10000 in older code.
+LOWEST_SEEN = -1e3
+
 
 class Volatile:
     """Holds tensors of the forward pass under way; comes out empty when a model is copied or saved."""
@@ -70,7 +73,9 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
         return mask[:, -tokens:].bool(), None
     if mask.ndim != 4:
         raise expected("a 2-D or 4-D attention mask", f"shape {tuple(mask.shape)}", "(batch, tokens), 1 for real")
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    seen = mask if mask.dtype == torch.bool else mask > LOWEST_SEEN
+    if seen.shape[-2] == 1 and tokens > 1:  # the same for every query, so it only says what is real
+        return seen[:, 0, 0, -tokens:].expand(batch, tokens), None
     offset = seen.shape[-1] - seen.shape[-2]
     real_BN = seen[:, 0].diagonal(offset, dim1=-2, dim2=-1).expand(batch, tokens)
     if not causal or tokens == 1:

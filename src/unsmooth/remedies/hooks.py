@@ -14,8 +14,9 @@ from unsmooth.models.host import Host
 from unsmooth.models.watch import first_input, first_output
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.call import Call, Volatile, read_mask
+from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile, read_mask
 from unsmooth.remedies.memory import Memory
+from unsmooth.remedies.site import is_causal
 
 # Where a module keeps its hooks, and what else it keeps under the same keys.
 _TABLES = {
@@ -63,17 +64,33 @@ class EnterStack(Hook):
             kind.prepare(edits)
 
 
+class LeaveStack(Hook):
+    """After a pass: let go of what its blocks shared, unless they may run again in the backward pass."""
+
+    def __init__(self, shared: Volatile) -> None:
+        self.shared = shared
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Called by torch after the stack."""
+        if torch.is_grad_enabled():
+            self.shared.held.pop("mask", None)
+        else:
+            self.shared.held.clear()
+
+
 class EnterBlock(Hook):
     """Before a block: note who sees whom in this call."""
 
-    def __init__(self, now: Volatile, shared: Volatile, block: nn.Module, host: Host, wiring: Wiring) -> None:
+    def __init__(
+        self, home: nn.Module, now: Volatile, shared: Volatile, block: nn.Module, host: Host, wiring: Wiring
+    ) -> None:
+        self.home = home
         self.now = now
         self.shared = shared
         self.host = host
         self.batch_first = host.batch_first(block)
-        attention = block.get_submodule(wiring.attention)
-        self.causal: bool | None = getattr(attention, "is_causal", None)
-        self.layer: int | None = getattr(attention, "layer_idx", None)
+        self.attention = block.get_submodule(wiring.attention)
+        self.layer: int | None = getattr(self.attention, "layer_idx", None)
         names = list(inspect.signature(block.forward).parameters)
         self.at = {name: place for place, name in enumerate(names)}
 
@@ -86,8 +103,12 @@ class EnterBlock(Hook):
         if not self.batch_first:
             stream = stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
-        causal = self.causal if self.causal is not None else self._causal_by_call(args, kwargs)
-        real_BN, starts_BN = self._masks(args, kwargs, batch, tokens, causal)
+        causal = is_causal(self.attention)
+        if causal is None:
+            causal = self._causal_by_call(args, kwargs)
+            real_BN, starts_BN = self.host.real_tokens(args, kwargs), None
+        else:
+            real_BN, starts_BN = self._masks(args, kwargs, batch, tokens, causal)
         cache = self._argument("past_key_values", args, kwargs)
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
@@ -102,8 +123,6 @@ class EnterBlock(Hook):
     def _masks(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: int, tokens: int, causal: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        if self.causal is None:
-            return self.host.real_tokens(args, kwargs), None
         mask = self._argument("attention_mask", args, kwargs)
         held = self.shared.held.get("mask")
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
@@ -112,13 +131,26 @@ class EnterBlock(Hook):
 
     def _causal_by_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Torch's layer is causal where its mask is; torch itself recognises only one form of such a mask."""
-        if self._argument("is_causal", args, kwargs):
-            return True
+        edits = [edit for edit in self.home.children() if isinstance(edit, Edit) and edit.causal != "unchanged"]
         mask = self._argument("src_mask", args, kwargs)
-        if mask is None or torch.compiler.is_compiling():
+        if not edits:  # nobody asks
             return False
-        seen = ~mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
-        return seen.shape[-1] > 1 and not bool(seen.triu(1).any())
+        causal = bool(self._argument("is_causal", args, kwargs)) or (mask is not None and self._hides_future(mask))
+        if causal and any(edit.would_leak for edit in edits):
+            raise expected(
+                "a remedy with a causal form where attention is causal",
+                f"{edits[0].name} with options that let a token see later ones",
+                "its default options, or allow_leak=True if that is what you want",
+            )
+        return causal
+
+    def _hides_future(self, mask: Tensor) -> bool:
+        """Reads the mask: a graph break where a model is compiled, and none where `is_causal=True` says it."""
+        held = self.shared.held.get("mask")
+        if held is None or held[0] is not mask:
+            seen = ~mask if mask.dtype == torch.bool else mask > LOWEST_SEEN
+            held = self.shared.held["mask"] = (mask, seen.shape[-1] > 1 and not bool(seen.triu(1).any()))
+        return bool(held[1])
 
 
 class LeaveBlock(Hook):
@@ -160,6 +192,39 @@ class EditOutput(Hook):
         x = found if self.batch_first else found.transpose(0, 1)
         edited = getattr(self.edit, self.place)(x, call)
         return _with_first(output, edited if self.batch_first else edited.transpose(0, 1))
+
+
+class AddToSum(Hook):
+    """Add what an edit returns to the sum of stream and branch, which the norm of a post-norm block reads."""
+
+    def __init__(self, edit: Edit, place: str, now: Volatile, batch_first: bool) -> None:
+        self.edit = edit
+        self.place = place
+        self.now = now
+        self.batch_first = batch_first
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Called by torch before the norm."""
+        call = self.now.held.get("call")
+        if call is None:
+            return None
+        x = args[0] if self.batch_first else args[0].transpose(0, 1)
+        x = x + getattr(self.edit, self.place)(x, call)
+        return (x if self.batch_first else x.transpose(0, 1), *args[1:])
+
+
+class AddToBranch(EditOutput):
+    """The same for attention where no module reads the sum: by way of the branch, so it has to come last there."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Called by torch after the branch."""
+        call = self.now.held.get("call")
+        if call is None:
+            return None
+        found = first_output(output)
+        x = found if self.batch_first else found.transpose(0, 1)
+        x = x + self.edit.on_attention_sum(call.stream + x, call)
+        return _with_first(output, x if self.batch_first else x.transpose(0, 1))
 
 
 class EditValues(Hook):

@@ -35,7 +35,7 @@ class Site:
     @property
     def causal(self) -> bool | None:
         """Whether its tokens see only what is before them; None where that is said in each call."""
-        return getattr(part(self.block, self.wiring.attention), "is_causal", None)
+        return is_causal(part(self.block, self.wiring.attention))
 
     @property
     def dim(self) -> int:
@@ -65,6 +65,13 @@ class Site:
         """Dtype and device for new parameters: those of the block's own."""
         weight = self.output_matrix()
         return {"dtype": weight.dtype, "device": weight.device}
+
+
+def is_causal(attention: nn.Module) -> bool | None:
+    """Whether an attention module is a decoder's; None where each call says so, as torch's own does."""
+    if isinstance(attention, nn.MultiheadAttention):
+        return None
+    return bool(getattr(attention, "is_causal", False))
 
 
 def as_in_out(module: nn.Module, name: str) -> Tensor:

@@ -92,6 +92,7 @@ def apply(
     try:
         for site, edit in zip(chosen, edits, strict=True):
             edit.chosen, edit.order = dict(options), order
+            edit.would_leak = kind.leaks(options) and not allow_leak
             _put_in(site, edit, shared, stack)
     except BaseException:
         for site in reversed(chosen):

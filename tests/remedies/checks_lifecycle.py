@@ -1,0 +1,114 @@
+"""Checks of coming and going: undo, fold, copies, checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unsmooth import remedies
+from tests.remedies.harness import HOME, Case, check, close, outputs, same
+from tests.remedies.snapshot import Snapshot
+from unsmooth.errors import UnsmoothError
+from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.verbs import applied
+
+
+@check("undo is bit-equal")
+def undo(case: Case) -> None:
+    """Weights, keys and their order, parameters, classes, attributes and hooks are what they were."""
+    model = case.host.model()
+    before, plain = Snapshot.of(model), outputs(case, model)
+    torch.manual_seed(7)
+    remedies.apply(model, case.remedy, **case.setting.options)
+    outputs(case, model)
+    assert remedies.undo(model) is model
+    before.check(model)
+    same(outputs(case, model), plain, "after undo")
+    assert applied(model) == []
+
+
+@check("copies are independent")
+def copies(case: Case) -> None:
+    """A copy does the same, has hooks of its own, and can be undone without the original noticing."""
+    model = case.remedied()
+    plain = case.host.model()
+    wanted = outputs(case, model)
+    twin = copy.deepcopy(model)
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=False)
+    for other in (twin, loaded):
+        same(outputs(case, other), wanted, "a copy")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        same(outputs(case, other), wanted, "a copy after the original was changed")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.div_(1.5)
+        remedies.undo(other)
+        Snapshot.of(plain).check(other, copied=True)
+    close(outputs(case, model), wanted, "the original after its copy was undone")
+
+
+@check("folds, or says why not")
+def fold(case: Case) -> None:
+    """Plain weights with the same outputs, saved and loaded by any tool; or a refusal that changes nothing."""
+    model = case.remedied()
+    wanted, plain = outputs(case, model), case.host.model()
+    if not _folds(model):
+        before = Snapshot.of(model)
+        with pytest.raises(UnsmoothError, match=case.remedy):
+            remedies.fold(model)
+        before.check(model)
+        same(outputs(case, model), wanted, "after a refused fold")
+        return
+    assert remedies.fold(model) is model
+    Snapshot.of(plain).check_form(model, copied=True)
+    folded = outputs(case, model)
+    close(folded, wanted, "folded", tolerance=1e-4)
+    with tempfile.TemporaryDirectory() as folder:
+        _round_trip(case, model, plain, Path(folder), folded)
+
+
+def _folds(model: torch.nn.Module) -> bool:
+    homes = [home for module in model.modules() if (home := remedies_of(module)) is not None]
+    return all(edit.why_not_foldable() is None for home in homes for edit in home.edits().values())
+
+
+def _round_trip(case: Case, model: Any, plain: Any, folder: Path, folded: torch.Tensor) -> None:
+    if case.host.hugging_face:
+        model.save_pretrained(folder)
+        same(outputs(case, type(model).from_pretrained(folder).eval()), folded, "save_pretrained")
+    # Embeddings that are tied share memory, which safetensors refuses.
+    save_file({key: value.clone() for key, value in model.state_dict().items()}, folder / "weights.safetensors")
+    plain.load_state_dict(load_file(folder / "weights.safetensors"))
+    same(outputs(case, plain), folded, "safetensors")
+
+
+@check("state_dict round-trips")
+def state_dict(case: Case) -> None:
+    """Its own checkpoint, and that of the plain model, load into a remedied one, strictly."""
+    model = case.remedied()
+    other = case.remedied(trained=False, seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.safetensors"
+        save_file({key: value.clone() for key, value in model.state_dict().items()}, path)
+        other.load_state_dict(load_file(path), strict=True)
+    same(outputs(case, other), outputs(case, model), "own checkpoint")
+    plain = case.host.model()
+    other = case.remedied(trained=False, seed=1)
+    other.load_state_dict(plain.state_dict(), strict=True)
+    for key, value in plain.state_dict().items():
+        if key in other.state_dict():
+            same(other.state_dict()[key], value, key)
+    assert [key for key in other.state_dict() if HOME not in f".{key}"], "nothing of the plain model is left"
+    close(outputs(case, other), outputs(case, case.remedied(trained=False)), "plain checkpoint", tolerance=1e-4)

@@ -1,0 +1,116 @@
+"""Checks of learning and of the ways torch runs a model: gradients, steps, compilation, autocast, checkpointing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.remedies.harness import Case, NotApplicable, check, close, new_parameters, outputs
+
+# One encoder and one decoder are enough to learn on.
+LEARNERS = ("bert", "gpt2")
+CHECKPOINTED = ("bert", "vit", "llama")
+
+
+def loss_of(case: Case, model: nn.Module, call: dict[str, Any] | None = None) -> Tensor:
+    """How far the outputs are from fixed random numbers: no norm at the end makes it constant."""
+    out = case.host.output(model, case.host.call(case.host.inputs()) if call is None else call)
+    wanted = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
+    return (out.float() - wanted).square().mean()
+
+
+def gradients_of(case: Case, model: nn.Module) -> dict[str, Tensor | None]:
+    """By parameter, in training mode."""
+    model.train()
+    model.zero_grad()
+    loss_of(case, model).backward()
+    return {name: None if found.grad is None else found.grad.clone() for name, found in model.named_parameters()}
+
+
+@check("gradients reach every parameter")
+def gradients(case: Case) -> None:
+    """None is left without one, old or new, and of each new one some number moves."""
+    model = case.remedied()
+    found = gradients_of(case, model)
+    missing = [name for name, gradient in found.items() if gradient is None]
+    assert not missing, f"no gradient for {missing[:3]}"
+    infinite = [name for name, gradient in found.items() if not gradient.isfinite().all()]
+    assert not infinite, f"gradients not finite: {infinite[:3]}"
+    unmoved = [name for name in new_parameters(model) if not found[name].any()]
+    assert not unmoved, f"zero gradient for {unmoved[:3]}"
+
+
+@check("50 training steps")
+def training(case: Case) -> None:
+    """The loss falls, and everything stays finite."""
+    if case.host.name not in LEARNERS:
+        raise NotApplicable(f"trained on {' and '.join(LEARNERS)}")
+    model = case.remedied().train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(50):
+        optimiser.zero_grad()
+        loss = loss_of(case, model)
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert all(torch.isfinite(torch.tensor(losses))), f"losses {losses[-3:]}"
+    assert losses[-1] < 0.8 * losses[0], f"loss went from {losses[0]:.3f} to {losses[-1]:.3f}"
+    broken = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+    assert not broken, f"not finite: {broken[:3]}"
+    still = [name for name, parameter in new_parameters(model).items() if torch.equal(parameter, _at_start(case)[name])]
+    assert not still, f"did not move: {still[:3]}"
+
+
+def _at_start(case: Case) -> dict[str, nn.Parameter]:
+    return new_parameters(case.remedied())
+
+
+@check("compiles whole")
+def compiled(case: Case) -> None:
+    """`torch.compile(fullgraph=True)` gives the same outputs, with a cache made on the way where there is one."""
+    model = case.remedied()
+    close(run_compiled(case, model, "aot_eager"), outputs(case, model), "compiled")
+
+
+@torch.no_grad()
+def run_compiled(case: Case, model: nn.Module, backend: str) -> Tensor:
+    """The model's outputs when it is compiled without a graph break."""
+    torch._dynamo.reset()
+    try:
+        return case.host.output(torch.compile(model, fullgraph=True, backend=backend), _compilable(case))
+    finally:
+        torch._dynamo.reset()
+
+
+def _compilable(case: Case) -> dict[str, Any]:
+    call = case.host.call(case.host.inputs())
+    return {**call, "use_cache": False} if case.host.cached else call
+
+
+@check("bf16 autocast")
+def autocast(case: Case) -> None:
+    """As near to float32 as the plain model is, within a factor of three."""
+    apart = []
+    for model in (case.host.model(), case.remedied()):
+        full = outputs(case, model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = outputs(case, model).float()
+        assert half.isfinite().all(), "not finite"
+        apart.append(float((half - full).norm() / full.norm()))
+    plain, remedied = apart
+    assert remedied < 3 * plain + 0.01, f"relative error {remedied:.3f}; the plain model's is {plain:.3f}"
+
+
+@check("gradient checkpointing")
+def checkpointed(case: Case) -> None:
+    """Blocks that run again in the backward pass give the same gradients."""
+    if case.host.name not in CHECKPOINTED:
+        raise NotApplicable(f"tried on {', '.join(CHECKPOINTED)}")
+    model = case.remedied()
+    wanted = gradients_of(case, model)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for name, gradient in gradients_of(case, model).items():
+        close(gradient, wanted[name], f"gradient of {name}")

@@ -1,0 +1,164 @@
+"""One harness for every remedy and host: a case passes a check, fails it, or is impossible for a reason that is given.
+
+A check is a function of a `Case` that raises where the case fails; it is registered under the words that the matrix
+shows. What counts as impossible is what `apply` itself refuses, with the model untouched.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth import remedies
+from tests.remedies.hosts import TestHost
+from tests.remedies.settings import SETTINGS, Setting
+from tests.remedies.snapshot import Snapshot
+from unsmooth.errors import UnsmoothError
+from unsmooth.remedies import names
+
+Status = Literal["pass", "fail", "impossible", "not applicable"]
+HOME = ".unsmooth."
+
+
+class NotApplicable(Exception):
+    """The check says nothing about such a case, for the reason given."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check on one case."""
+
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One remedy, in one setting, on one host."""
+
+    remedy: str
+    variant: str
+    host: TestHost
+
+    @property
+    def setting(self) -> Setting:
+        """What is applied."""
+        return SETTINGS[self.remedy][self.variant]
+
+    @property
+    def name(self) -> str:
+        """Shown by pytest."""
+        return f"{self.remedy}-{self.variant}-{self.host.name}"
+
+    def remedied(self, trained: bool = True, seed: int = 0, **options: Any) -> Any:
+        """The host with the remedy applied.
+
+        Args:
+            trained: Move its new parameters, as training would, so that none is at a special value.
+            seed: Of the host's weights; the remedy's own are drawn from the same seed each time.
+            **options: In place of the setting's.
+        """
+        model = self.host.model(seed)
+        torch.manual_seed(7)
+        remedies.apply(model, self.remedy, **{**self.setting.options, **options})
+        if trained:
+            train_a_little(model)
+        return model
+
+    def refusal(self) -> str | None:
+        """Why the host cannot have it, or None where it can."""
+        model = self.host.model()
+        before = Snapshot.of(model)
+        try:
+            remedies.apply(model, self.remedy, **self.setting.options)
+        except UnsmoothError as error:
+            before.check(model)
+            return str(error)
+        return None
+
+
+def new_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that a remedy brought."""
+    return {name: parameter for name, parameter in model.named_parameters() if HOME in f".{name}"}
+
+
+def train_a_little(model: nn.Module, size: float = 0.1) -> None:
+    """Move every new parameter, each by its own amount."""
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for parameter in new_parameters(model).values():
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
+
+
+@torch.no_grad()
+def outputs(case: Case, model: nn.Module, inputs: Tensor | None = None, **call: Any) -> Tensor:
+    """What the model makes of the case's batch, or of `inputs`."""
+    inputs = case.host.inputs() if inputs is None else inputs
+    return case.host.output(model, {**case.host.call(inputs), **call})
+
+
+def close(got: Tensor, wanted: Tensor, what: str, tolerance: float = 2e-5) -> None:
+    """Refuse tensors that differ by more than `tolerance` of the largest number in them, or are not finite."""
+    assert got.shape == wanted.shape, f"{what}: shape {tuple(got.shape)}, not {tuple(wanted.shape)}"
+    assert got.isfinite().all(), f"{what}: not finite"
+    apart = float((got - wanted).abs().max())
+    allowed = tolerance * max(1.0, float(wanted.abs().max()))
+    assert apart <= allowed, f"{what}: {apart:.1e} apart, {allowed:.1e} allowed"
+
+
+def same(got: Tensor, wanted: Tensor, what: str) -> None:
+    """Refuse tensors that differ in any bit."""
+    assert torch.equal(got, wanted), f"{what}: not bit-equal, {float((got - wanted).abs().max()):.1e} apart"
+
+
+Check = Callable[[Case], None]
+CHECKS: dict[str, Check] = {}
+
+
+def check(words: str) -> Callable[[Check], Check]:
+    """Register a check under the words that the matrix shows."""
+
+    def register(function: Check) -> Check:
+        CHECKS[words] = function
+        return function
+
+    return register
+
+
+def run(words: str, case: Case) -> Outcome:
+    """One check of one case."""
+    try:
+        CHECKS[words](case)
+    except NotApplicable as error:
+        return Outcome("not applicable", str(error))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome("fail", f"{type(error).__name__}: {error} ({where.name}:{where.lineno})")
+    return Outcome("pass")
+
+
+def run_all(case: Case, without: tuple[str, ...] = ()) -> dict[str, Outcome]:
+    """Every check of one case; one that is impossible is asked nothing else."""
+    try:
+        reason = case.refusal()
+    except Exception as error:
+        return {"applies": Outcome("fail", f"{type(error).__name__}: {error}")}
+    meant = case.host.name in case.setting.refused_by or "every" in case.setting.refused_by
+    if reason is not None:
+        return {"applies": Outcome("impossible" if meant else "fail", reason)}
+    if meant:
+        return {"applies": Outcome("fail", "expected to be refused, but it was applied")}
+    return {"applies": Outcome("pass"), **{words: run(words, case) for words in CHECKS if words not in without}}
+
+
+def cases(hosts: tuple[TestHost, ...]) -> Iterator[Case]:
+    """Every remedy that is registered, in each of its settings, on each of `hosts`."""
+    for remedy in names():
+        for variant in SETTINGS.get(remedy, {}):
+            for host in hosts:
+                yield Case(remedy, variant, host)

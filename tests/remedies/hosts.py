@@ -1,0 +1,171 @@
+"""The tiny models that every remedy is tried on, and how each is fed: whole, padded, packed, token by token."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+BATCH, TOKENS, DIM, LAYERS, VOCAB, PAD = 2, 8, 32, 3, 50, 1
+Kind = Literal["encoder", "decoder", "vision", "vectors"]
+Side = Literal["right", "left"]
+SPECIAL = {f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep")}
+
+
+@dataclass(frozen=True)
+class TestHost:
+    """A tiny model.
+
+    Args:
+        name: Shown by pytest and in the matrix.
+        build: Makes it, with any weights.
+        kind: What it reads: token ids (encoder, decoder), pixels or vectors.
+        causal: Whether a token sees only those before it.
+        paddings: The sides on which it can be padded.
+        counts_pads: Whether it finds positions by its own count of padding tokens, so that none may be given.
+        batch_first: Whether vectors are (batch, tokens, dim).
+        family: Whether `make test` runs it: one host of each family.
+    """
+
+    __test__ = False
+
+    name: str
+    build: Callable[[], nn.Module]
+    kind: Kind
+    causal: bool = False
+    paddings: tuple[Side, ...] = ("right", "left")
+    counts_pads: bool = False
+    batch_first: bool = True
+    family: bool = False
+
+    @property
+    def hugging_face(self) -> bool:
+        """Whether it is a model of transformers."""
+        return self.kind != "vectors"
+
+    @property
+    def cached(self) -> bool:
+        """Whether it decodes token by token."""
+        return self.kind == "decoder"
+
+    def model(self, seed: int = 0) -> Any:
+        """The plain model: weights large enough that no branch is near nothing and no norm near the identity."""
+        return copy.deepcopy(_model(self, seed))
+
+    def inputs(self, rows: int = BATCH, tokens: int = TOKENS, seed: int = 0) -> Tensor:
+        """Token ids, pixels or vectors (batch first), without padding."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.kind == "vision":
+            return torch.randn(rows, 3, 8, 8, generator=generator)
+        if self.kind == "vectors":
+            return torch.randn(rows, tokens, DIM, generator=generator)
+        return torch.randint(5, VOCAB, (rows, tokens), generator=generator)
+
+    def call(self, inputs: Tensor, real: Tensor | None = None) -> dict[str, Any]:
+        """Keyword arguments of a forward pass; `real` (batch, tokens) is False for padding."""
+        if self.kind == "vision":
+            return {"pixel_values": inputs}
+        if self.kind == "vectors":
+            return self._vectors(inputs, real)
+        if real is None:
+            return {"input_ids": inputs}
+        padded = {"input_ids": inputs.where(real, PAD), "attention_mask": real.long()}
+        if not self.counts_pads:
+            padded["position_ids"] = (real.long().cumsum(1) - 1).clamp(min=0)
+        return padded
+
+    def _vectors(self, inputs: Tensor, real: Tensor | None) -> dict[str, Any]:
+        call: dict[str, Any] = {"src": inputs if self.batch_first else inputs.transpose(0, 1)}
+        if self.causal:
+            call["mask"] = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+            call["is_causal"] = True
+        if real is not None:
+            call["src_key_padding_mask"] = torch.zeros(real.shape).masked_fill(~real, float("-inf"))
+        return call
+
+    def output(self, model: nn.Module, call: dict[str, Any]) -> Tensor:
+        """What the model makes of it, (batch, tokens, dim or vocabulary)."""
+        with step_by_step() if self.kind == "vectors" else contextlib.nullcontext():
+            found = model(**call)
+        found = found if isinstance(found, Tensor) else found[0]
+        return found if self.batch_first else found.transpose(0, 1)
+
+
+@contextlib.contextmanager
+def step_by_step() -> Iterator[None]:
+    """Torch's encoder runs a layer as one fused call where it has no hooks; that rounds otherwise."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@functools.cache
+def _model(host: TestHost, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model = host.build().eval()
+    generator = torch.Generator().manual_seed(1 + seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def _hf(name: str, suffix: str = "Model", pooled: bool = False, **options: Any) -> Callable[[], nn.Module]:
+    sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 48}
+    tokens = {"vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": PAD, **SPECIAL}
+    drops = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+    without = {drop: 0.0 for drop in (*drops, "attention_dropout", "hidden_dropout", "classifier_dropout_prob")}
+
+    def build() -> nn.Module:
+        config = getattr(transformers, f"{name}Config")(**(sizes | tokens | without | options))
+        # A pooler would be a part of the model that no loss here reaches.
+        return getattr(transformers, f"{name}{suffix}")(config, **({"add_pooling_layer": False} if pooled else {}))
+
+    return build
+
+
+def _vision(name: str) -> Callable[[], nn.Module]:
+    return _hf(name, pooled=True, image_size=8, patch_size=4)
+
+
+def _torch(batch_first: bool, norm_first: bool) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(DIM, 4, 48, 0.0, batch_first=batch_first, norm_first=norm_first)
+        # As users build it: with nested tensors where torch would use them.
+        return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=batch_first and not norm_first)
+
+    return build
+
+
+HOSTS: tuple[TestHost, ...] = (
+    TestHost("bert", _hf("Bert", pooled=True), "encoder", family=True),
+    TestHost("roberta", _hf("Roberta", pooled=True), "encoder", counts_pads=True),
+    TestHost("mpnet", _hf("MPNet", pooled=True), "encoder", counts_pads=True),
+    TestHost("albert", _hf("Albert", pooled=True, embedding_size=16), "encoder"),
+    TestHost("vit", _vision("ViT"), "vision", paddings=(), family=True),
+    TestHost("deit", _vision("DeiT"), "vision", paddings=()),
+    TestHost("gpt2", _hf("GPT2", "LMHeadModel"), "decoder", causal=True, family=True),
+    TestHost("neox_parallel", _hf("GPTNeoX", "ForCausalLM"), "decoder", causal=True),
+    TestHost("neox_sequential", _hf("GPTNeoX", "ForCausalLM", use_parallel_residual=False), "decoder", causal=True),
+    TestHost("llama", _hf("Llama", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True, family=True),
+    TestHost("qwen2", _hf("Qwen2", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True),
+    TestHost("qwen3", _hf("Qwen3", "ForCausalLM", num_key_value_heads=2, head_dim=8), "decoder", causal=True),
+    TestHost("bert_decoder", _hf("Bert", "LMHeadModel", is_decoder=True), "decoder", causal=True),
+    TestHost("torch_post", _torch(True, False), "vectors", family=True),
+    TestHost("torch_pre", _torch(True, True), "vectors"),
+    TestHost("torch_tokens_first", _torch(False, False), "vectors", batch_first=False),
+    # A row that is padding up to a token that sees nothing but padding is NaN in torch itself.
+    TestHost("torch_causal", _torch(True, True), "vectors", causal=True, paddings=("right",)),
+)
+BY_NAME = {host.name: host for host in HOSTS}
+FAMILIES = tuple(host for host in HOSTS if host.family)
