@@ -4,11 +4,15 @@ r"""De-escalation (Yu & Zhang, "Why classic Transformers are shallow", arXiv 231
 
 which leaves :math:`t_{sim}(Y) = (1-\tau)^2 s / ((1-\tau)^2 s + 1 - s)` of a similarity s; τ=1 takes all of it. It is
 one update of P1's with uniform attention and H = −τI. The paper uses τ=1; where in the block it acts, and whether τ is
-learned, is not known, so both are options.
+learned, is not known, so both are options. A learned τ starts in the range of a fixed one and is free to leave it.
+
+In a post-norm block a norm follows that gives every token one size again, so what little a token near the mean has left
+is blown up; a sequence of one token is its own mean, and is left alone by default like the first token of a decoder.
 
 Neutral at ``tau=0.0``. Causal: the mean over the tokens seen so far, earlier tokens in the key/value cache counted; at
-τ=1 that would make the first token exactly zero, so by default a token that sees only itself is left alone. Cost: one
-mean and one subtraction per block; in cached decoding one vector per block is kept.
+τ=1 that would make the first token exactly zero, so by default a token that sees only itself is left alone. With
+prefix means the closed form above does not hold. Cost: one mean and one subtraction per block; in cached decoding one
+vector per block is kept.
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.remove_mean import without_mean
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
 _PLACES = {
     "attention": "on_attention",
-    "residual": "on_attention",
+    "residual": "on_attention_sum",
     "norm": "on_attention_norm",
     "values": "on_values",
 }
@@ -50,7 +55,7 @@ class Deescalate(Edit):
         "learn": "'no', 'layer' (one τ per layer) or 'channel' (one per channel)",
         "first": "a token that sees only itself: 'keep' leaves it alone, 'remove' treats it like any other (at τ=1 it "
         "becomes zero)",
-        "prior": "in a decoder, so many tokens of zeros are counted into the mean, which softens it where few are seen",
+        "prior": "so many tokens of zeros are counted into the mean, which softens it where few tokens are seen",
         "mean": "'seen' (the prefix in a decoder) or 'all' (leaks the future in a decoder)",
     }
 
@@ -79,7 +84,8 @@ class Deescalate(Edit):
         if learn != "no":
             heads = site.wiring.heads
             channels = (heads.key_value, heads.dim) if place == "values" else (site.dim,)
-            shape = channels if learn == "channel" else ()
+            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
+            shape = channels if learn == "channel" else (1,)
             self.tau = nn.Parameter(torch.full(shape, tau, **site.like_weights()))
 
     @classmethod
@@ -92,26 +98,37 @@ class Deescalate(Edit):
         return ("on_block",) if self.at_block else (_PLACES[self.place],)
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
-        """X + (a − τΠ(x + a)) is (I − τΠ)(x + a): the stream is edited by way of the branch."""
-        of = call.stream + branch_BND if self.place == "residual" else branch_BND
-        return self._without_mean(branch_BND, of, call)
+        """Edit the branch alone."""
+        return self._without_mean(branch_BND, call)
+
+    def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
+        """What (I − τΠ) takes from the stream after the addition."""
+        mean = self._mean(sum_BND, call)
+        return -(mean * self.fixed if self.fixed is not None else self._learned(mean))
 
     def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
         """Edit what the norm gives."""
-        return self._without_mean(normed_BND, normed_BND, call)
+        return self._without_mean(normed_BND, call)
 
     def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
         """A(I − τΠ)V, which is not (I − τΠ)AV."""
-        return self._without_mean(values_BNKE, values_BNKE, call)
+        return self._without_mean(values_BNKE, call)
 
     def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
         """Edit what the block hands on."""
-        return self._without_mean(out_BND, out_BND, call)
+        return self._without_mean(out_BND, call)
 
-    def _without_mean(self, x: Tensor, of: Tensor, call: Call) -> Tensor:
-        mean = token_mean(
-            of, call, f"deescalate.{self.place}", whole=self.whole, prior=self.prior, keep_alone=self.keep_first
-        )
-        if self.fixed is not None:
-            return torch.sub(x, mean, alpha=self.fixed)
-        return x - (self.tau * mean).to(x.dtype)
+    def _without_mean(self, x: Tensor, call: Call) -> Tensor:
+        if self.fixed is None:
+            return x - self._learned(self._mean(x, call))
+        whole = call.real_BN is None and (self.whole or not call.causal)
+        if whole and self.prior == 0.0 and x.shape[1] > 1:
+            return without_mean(x, self.fixed)
+        return torch.sub(x, self._mean(x, call), alpha=self.fixed)
+
+    def _mean(self, x: Tensor, call: Call) -> Tensor:
+        key = f"deescalate.{self.place}"
+        return token_mean(x, call, key, whole=self.whole, prior=self.prior, keep_alone=self.keep_first)
+
+    def _learned(self, mean: Tensor) -> Tensor:
+        return (self.tau * mean).to(mean.dtype)

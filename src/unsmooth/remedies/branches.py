@@ -1,0 +1,38 @@
+"""What remedies that scale a branch share: folding the factor into weights, and telling it to those who explain."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.block_parts import part
+from unsmooth.models.value_projection import ValueProjection
+from unsmooth.remedies.site import Site
+
+
+def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
+    """Multiply a linear map and its bias, in place.
+
+    >>> linear = nn.Linear(1, 1)
+    >>> _ = nn.init.constant_(linear.weight, 2.0), nn.init.constant_(linear.bias, 1.0)
+    >>> scale_linear(linear, 0.5)
+    >>> linear(torch.tensor([3.0])).item()  # half of 2·3 + 1
+    3.5
+    """
+    with torch.no_grad():
+        for parameter in module.parameters(recurse=False):
+            parameter.mul_(scale)
+
+
+def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:
+    """The last linear map of a branch makes the branch, so it takes the factor."""
+    scale_linear(part(site.block, site.wiring.output), attention)
+    scale_linear(part(site.block, site.wiring.mlp[-1]), mlp)
+
+
+def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:
+    """The projection of a branch that is multiplied by `scale`: so is H."""
+    b_o = None if values.b_o is None else values.b_o * scale
+    return dataclasses.replace(values, w_o=values.w_o * scale, b_o=b_o)

@@ -1,0 +1,84 @@
+"""Blocks without their norms: a norm is dropped by making it do nothing, and comes back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from unsmooth.models.block_parts import part
+from unsmooth.remedies.base import Edit
+from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.site import Site
+
+
+class DroppedNorm(nn.Identity):
+    """A norm that hands on what it is given. It is still the module it was, so hooks on it still act."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What a norm was: no parameters of the model, but put back by `put_back_norms`."""
+
+    kind: Any
+    parameters: Mapping[str, nn.Parameter | None]
+    like: Mapping[str, Any]
+
+
+def drop_norms(site: Site) -> list[Dropped]:
+    """Make both norms of a block do nothing. Returns what they were.
+
+    >>> norm = nn.LayerNorm(2)
+    >>> was = _drop(norm, {})
+    >>> norm, list(norm.state_dict())
+    (DroppedNorm(), [])
+    >>> _put_back(norm, was, {})
+    >>> norm, list(norm.state_dict())
+    (LayerNorm((2,), eps=1e-05, elementwise_affine=True...), ['weight', 'bias'])
+    """
+    return [_drop(part(site.block, path), site.like_weights()) for path in site.wiring.norms]
+
+
+def put_back_norms(site: Site, dropped: list[Dropped]) -> None:
+    """Make them the norms they were."""
+    for path, was in zip(site.wiring.norms, dropped, strict=False):
+        _put_back(part(site.block, path), was, site.like_weights())
+
+
+def take_norms_out(state: dict[str, Any], block_prefix: str, site: Site, dropped: list[Dropped]) -> None:
+    """Take the weights of dropped norms out of a plain checkpoint, and keep them for when the norms come back."""
+    for path, was in zip(site.wiring.norms, dropped, strict=False):
+        for name, parameter in was.parameters.items():
+            found = state.pop(f"{block_prefix}{path}.{name}", None)
+            if found is not None and parameter is not None:
+                parameter.data.copy_(found)
+
+
+def are_dropped(site: Site) -> bool:
+    """Whether a remedy has dropped the norms of a block."""
+    return any(isinstance(part(site.block, path), DroppedNorm) for path in site.wiring.norms)
+
+
+def who_needs_norms(site: Site) -> str | None:
+    """A remedy in the block that means nothing without its norms (its class says ``needs_norms = True``)."""
+    home = remedies_of(site.block)
+    edits: Mapping[str, Edit] = {} if home is None else home.edits()
+    return next((name for name, edit in edits.items() if getattr(edit, "needs_norms", False)), None)
+
+
+def _drop(norm: nn.Module, like: Mapping[str, Any]) -> Dropped:
+    kind: Any = type(norm)
+    was = Dropped(kind, dict(norm._parameters), dict(like))
+    norm._parameters.clear()
+    norm.__class__ = DroppedNorm
+    return was
+
+
+def _put_back(norm: nn.Module, was: Dropped, like: Mapping[str, Any]) -> None:
+    norm.__class__ = was.kind
+    for parameter in was.parameters.values():
+        if parameter is not None and like != was.like:  # the model went elsewhere meanwhile, and the norm goes along
+            parameter.data = parameter.data.to(**like)
+    norm._parameters.update(was.parameters)
