@@ -8,6 +8,7 @@ import traceback
 import click
 import typer
 
+from unsmooth.cli.apply import apply
 from unsmooth.cli.compare import compare
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
@@ -19,7 +20,7 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
-    help="See and explain how alike the tokens of a Transformer become with depth.",
+    help="See, explain and steer how alike the tokens of a Transformer become with depth.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(scan)
 app.command()(explain)
+app.command()(apply)
 app.command()(compare)
 app.command()(ls)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unsmooth.cli.tables import print_ending
+from unsmooth.cli.tables import print_ending, print_where
 from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
 
 _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
@@ -38,6 +38,35 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
     print_ending(console, explanation.notes, explanation.sentence, out)
 
 
+def print_verdicts(before: Explanation, after: Mapping[str, Explanation], out: Path | None) -> None:
+    """Verdict, margin and measured change of every layer without and with remedies, and what each one says."""
+    console = Console()
+    table = Table(title=f"{escape(before.name)} — why, before and after", title_justify="left")
+    table.add_column("layer", justify="right")
+    named = {"before": before, **{f"with {which}": one for which, one in after.items()}}
+    measured = any(layer.measured is not None for one in named.values() for layer in one.layers)
+    for name in named:
+        table.add_column(escape(name), overflow="fold")
+        table.add_column("margin", justify="right")
+        if measured:
+            table.add_column("measured", justify="right")
+    for layers in zip(*(one.layers for one in named.values()), strict=True):
+        cells = []
+        for layer in layers:
+            cells += [_verdict(layer), _number(layer.margin), *([_number(layer.measured)] if measured else [])]
+        table.add_row(str(layers[0].layer), *cells)
+    console.print(table)
+    console.print(
+        "margin: log of how much faster the token mean grows than the rest; measured: change of t_sim over the layer.",
+        style="dim",
+    )
+    for name, one in named.items():
+        for note in one.notes:
+            console.print(f"[yellow]note[/yellow] ({escape(name)}): {escape(note)}")
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(one.sentence)}", soft_wrap=True)
+    print_where(console, out)
+
+
 def _layers(explanation: Explanation) -> Table:
     """A row per layer; columns that no layer fills are left out."""
     rule = best_rule(explanation.scores)
@@ -48,10 +77,13 @@ def _layers(explanation: Explanation) -> Table:
     for name, _ in shown:
         table.add_column(escape(name), justify="right", overflow="fold")
     for one in explanation.layers:
-        style = _STYLES.get(one.verdict, "")
-        verdict = f"[{style}]{one.verdict}[/{style}]" if style else escape(one.verdict)
-        table.add_row(str(one.layer), verdict, *(_number(read(one)) for _, read in shown))
+        table.add_row(str(one.layer), _verdict(one), *(_number(read(one)) for _, read in shown))
     return table
+
+
+def _verdict(one: LayerFinding) -> str:
+    style = _STYLES.get(one.verdict, "")
+    return f"[{style}]{one.verdict}[/{style}]" if style else escape(one.verdict)
 
 
 def _columns(rule: str | None) -> list[tuple[str, Callable[[LayerFinding], float | None]]]:

@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|models``: what there is, with definitions."""
+"""``unsmooth ls metrics|models|remedies``: what there is, with definitions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,25 @@ from unsmooth.errors import unknown_name
 
 _READS = {"tokens": "token vectors", "pair": "a layer and the one before", "attention": "attention maps"}
 
+_IN_A_DECODER = {
+    "unchanged": "nothing looks across tokens",
+    "prefix mean": "means are over the tokens seen so far",
+    "masked": "only tokens seen so far are looked at",
+    "none": "refused: tokens would see later ones",
+}
+
 
 def ls(
-    what: Annotated[str, typer.Argument(metavar="metrics|models", help="What to list.")],
+    what: Annotated[str, typer.Argument(metavar="metrics|models|remedies", help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics or the models that unsmooth knows."""
-    kinds = {"metrics": (metric_entries, print_metrics), "models": (model_entries, print_models)}
+    """List the metrics, the models or the remedies that unsmooth knows."""
+    kinds = {
+        "metrics": (metric_entries, print_metrics),
+        "models": (model_entries, print_models),
+        "remedies": (remedy_entries, print_remedies),
+    }
     if what not in kinds:
         raise unknown_name("list", what, kinds)
     entries, show = kinds[what]
@@ -58,6 +69,39 @@ def model_entries() -> list[dict[str, Any]]:
     return [
         {"name": host.name, "blocks": ", ".join(host.blocks), "example": host.example} for host in HOSTS.values()
     ] + [{"name": "any nn.Module", "blocks": 'blocks="encoder.layers.*"', "example": "residual site only"}]
+
+
+def remedy_entries() -> list[dict[str, Any]]:
+    """Every remedy, ours and other packages', with what it declares."""
+    from dataclasses import asdict
+
+    from unsmooth.remedies import describe, names
+
+    return [asdict(describe(name)) for name in names()]
+
+
+def print_remedies(entries: list[dict[str, Any]]) -> None:
+    """A paragraph per remedy."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    console = Console()
+    for entry in entries:
+        options = ", ".join(f"{option['name']}={option['default']!r}" for option in entry["options"])
+        console.print(f"[bold]{entry['name']}[/bold]" + (f"[dim]({escape(options)})[/dim]" if options else ""))
+        neutral = ", ".join(f"{key}={value!r}" for key, value in (entry["neutral"] or {}).items())
+        facts = {
+            "paper": entry["paper"],
+            "does nothing at": neutral or "no setting",
+            "in a decoder": _IN_A_DECODER[entry["causal"]],
+            "folds": entry["folds"] or "no",
+            "cost": entry["cost"],
+            **{option["name"]: option["meaning"] for option in entry["options"]},
+        }
+        body = [escape(entry["summary"]), f"[cyan]{escape(entry['equation'])}[/cyan]"]
+        body += [f"[dim]{escape(key)}:[/dim] {escape(value)}" for key, value in facts.items()]
+        console.print(Padding("\n".join(body), (0, 0, 0, 4)))
 
 
 def print_metrics(entries: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -43,6 +43,11 @@ def print_ending(console: Console, notes: Sequence[str], sentence: str, out: Pat
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
     console.print()
     console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=True)
+    print_where(console, out)
+
+
+def print_where(console: Console, out: Path | None) -> None:
+    """Where the report is, or how to have one."""
     if out is None:
         console.print("Add --out DIR for files, figures and an HTML report.", style="dim")
     elif (out / "report.html").exists():
@@ -134,3 +139,58 @@ def print_comparison(scans: Sequence[Scan], metric: str, site: str, out: Path | 
         console.print(f"[bold]{escape(scan.name)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
     if out is not None:
         console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+
+
+def print_before_after(before: Scan, after: Mapping[str, Scan], out: Path | None) -> None:
+    """The curves of the first metric without and with remedies, every metric at the last layer, and what each says."""
+    console = Console()
+    metric = next(iter(before.metrics))
+    for site in before.sites:
+        table = _before_after_table(f"{escape(metric)} — {site}, {escape(before.name)}", "layer", after)
+        curves = [{row.layer: row.mean for row in scan.curve(metric, site)} for scan in (before, *after.values())]
+        for layer in sorted(curves[0]):
+            table.add_row(str(layer), *_with_differences([curve.get(layer, math.nan) for curve in curves]))
+        console.print(table)
+    _print_last_layers(console, before, after)
+    for which, scan in {"before": before, **{f"with {which}": scan for which, scan in after.items()}}.items():
+        for note in scan.notes:
+            console.print(f"[yellow]note[/yellow] ({escape(which)}): {escape(note)}")
+        console.print(f"[bold]{escape(which)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
+    print_where(console, out)
+
+
+def _print_last_layers(console: Console, before: Scan, after: Mapping[str, Scan]) -> None:
+    site, last = next(iter(before.sites)), before.layers[-1]
+    table = _before_after_table(f"Every metric at layer {last} — {site}", "metric", after)
+    for metric in before.metrics:
+        ends = [scan.curve(metric, site)[-1].mean for scan in (before, *after.values())]
+        table.add_row(escape(metric), *_with_differences(ends))
+    console.print(table)
+
+
+def _before_after_table(title: str, first: str, after: Mapping[str, Scan]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, justify="right")
+    table.add_column("before", justify="right")
+    for which in after:
+        table.add_column(f"with {escape(which)}", justify="right", overflow="fold")
+        table.add_column("difference", justify="right")
+    return table
+
+
+def _with_differences(values: Sequence[float]) -> list[str]:
+    """The first number, then each other one with how far it is from the first.
+
+    >>> _with_differences([0.5, 0.25, math.nan])
+    ['0.500', '0.250', '-0.250', '–', '–']
+    """
+    first, *others = values
+    cells = [_plain(first)]
+    for other in others:
+        difference = other - first
+        cells += [_plain(other), "–" if math.isnan(difference) else f"{difference:+.3f}"]
+    return cells
+
+
+def _plain(value: float) -> str:
+    return "–" if math.isnan(value) else number(value)

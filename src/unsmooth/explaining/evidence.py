@@ -197,12 +197,7 @@ class Evidence:
         found.rebuilt = rebuilding_error(weights.values, layer.maps_BHNN, layer.sites, real_BN)
         exact = layer.sites["input"].dtype in (torch.float32, torch.float64)
         if not found.rebuilt <= (REBUILT if exact else REBUILT_IN_HALF):
-            such_as = ", ".join(weights.values.unseen) or "gates or heads that talk to one another"
-            self.notes[
-                f"The attention output of layer {number} is not what its weights and attention give (off by "
-                f"{found.rebuilt:.2g}): something else happens in between, such as {such_as}, so its verdict is from "
-                f"weights alone."
-            ] = None
+            self.notes[_not_rebuilt(number, found.rebuilt, weights.values.unseen)] = None
             return False
         return True
 
@@ -228,6 +223,19 @@ class Evidence:
             self.stack = found
         else:
             self.notes["Growth over the stack could not be had: on the way it is zero, NaN or Inf."] = None
+
+
+def _not_rebuilt(number: int, error: float, remedies: tuple[str, ...]) -> str:
+    if remedies:
+        return (
+            f"What {' and '.join(remedies)} does to attention is in no weight: where it acts, verdicts are from weights "
+            f"alone and leave it out."
+        )
+    return (
+        f"The attention output of layer {number} is not what its weights and attention give (off by {error:.2g}): "
+        f"something else happens in between, such as gates or heads that talk to one another, so its verdict is from "
+        f"weights alone."
+    )
 
 
 def _median(parts: list[Tensor]) -> float | None:

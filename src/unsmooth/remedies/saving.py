@@ -24,9 +24,12 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.files import Saved, check_room, whole_folder, write_whole
+from unsmooth.models import find_anatomy
 from unsmooth.models.origin import origin_of, unwrapped
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
+from unsmooth.remedies.base import Edit
+from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
 
 M = TypeVar("M", bound=nn.Module)
@@ -93,7 +96,9 @@ def save(
         _save_beside(inner, draft)
         if found:
             save_file(_differing(inner, plain), draft / TENSORS)
-        write_whole(draft / RECORD, record)
+        made = write_whole(draft / RECORD, record)
+        for file in draft.iterdir():  # safetensors makes files that only their owner may read
+            file.chmod(made.stat().st_mode)
     return folder
 
 
@@ -134,6 +139,18 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
             apply(model, one.name, layers=layers, blocks=record.blocks, allow_leak=True, **one.options)
     _load_differing(model, folder)
     return model
+
+
+def unfoldable(model: nn.Module, *, blocks: str | None = None) -> dict[str, str]:
+    """The remedies of a model that do not fold into weights, and why not."""
+    edits = [edit for block in find_anatomy(model, blocks).blocks.values() for edit in _edits(block)]
+    reasons = {edit.name: edit.why_not_foldable() for edit in edits}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _edits(block: nn.Module) -> list[Edit]:
+    home = remedies_of(block)
+    return [] if home is None else list(home.edits().values())
 
 
 def read_record(folder: str | Path) -> Record:
