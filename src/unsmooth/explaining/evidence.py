@@ -228,8 +228,8 @@ class Evidence:
 def _not_rebuilt(number: int, error: float, remedies: tuple[str, ...]) -> str:
     if remedies:
         return (
-            f"What {' and '.join(remedies)} does to attention is in no weight: where it acts, verdicts are from weights "
-            f"alone and leave it out."
+            f"What {' and '.join(remedies)} does to attention is in no weight: where it acts, verdicts are from "
+            f"weights alone and leave it out."
         )
     return (
         f"The attention output of layer {number} is not what its weights and attention give (off by {error:.2g}): "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models.origin import origin_of, set_origin, unwrapped
-from unsmooth.models.remedied import HOME, edits_of, is_remedied, parameters_of_edits
+from unsmooth.models.remedied import HOME, brought_by_edits, computed_weights, edits_of, is_remedied
 
 _GGUF_NOTE = (
     "A GGUF file does not hold its authors' initialisation: the random weights have transformers' default scale."
@@ -66,28 +66,22 @@ def _rebuilt(model: nn.Module) -> nn.Module | None:
     build: Callable[..., nn.Module] = type(model)
     fresh = build(copy.deepcopy(model.config))
     if is_remedied(model):
-        return _reset_edits(_filled(copy.deepcopy(model), fresh))
+        return _begun_anew(copy.deepcopy(model), fresh.state_dict())
     shapes = [{name: value.shape for name, value in m.named_parameters()} for m in (model, fresh)]
     return fresh if shapes[0] == shapes[1] else None
 
 
-def _filled(remedied: nn.Module, fresh: nn.Module) -> nn.Module | None:
-    """A remedied model with the weights of a plain one; None where they do not fit."""
+def _begun_anew(remedied: nn.Module, plain: dict[str, Tensor]) -> nn.Module | None:
+    """A remedied model on the weights of a plain one, as if it had been applied to them; None where they do not fit."""
     try:
-        remedied.load_state_dict(fresh.state_dict())
+        remedied.load_state_dict(plain)  # each remedy makes of a plain checkpoint what it would make of such weights
     except RuntimeError:
         return None
+    for module in list(remedied.modules()):
+        for part in module.get_submodule(HOME).modules() if edits_of(module) else ():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
     return remedied
-
-
-def _reset_edits(model: nn.Module | None) -> nn.Module | None:
-    """Draw those edits anew that stand in for weights."""
-    for module in () if model is None else model.modules():
-        if edits_of(module):
-            for part in module.get_submodule(HOME).modules():
-                if callable(reset := getattr(part, "reset_parameters", None)):
-                    reset()
-    return model
 
 
 def _reset(model: nn.Module) -> nn.Module:
@@ -98,11 +92,17 @@ def _reset(model: nn.Module) -> nn.Module:
         if callable(reset):
             reset()
     # What no reset has changed has none; constants, such as the ones of an untrained norm, survive a shuffle.
-    ours = parameters_of_edits(model)
+    ours = brought_by_edits(model)
     for name, parameter in model.named_parameters():
         if name not in ours and torch.equal(parameter.detach(), before[name]):
             _shuffle(parameter)
-    return model
+    if not is_remedied(model):
+        return model
+    plain = {key: value for key, value in model.state_dict().items() if key not in ours}
+    for key, weight in computed_weights(model).items():
+        plain[key] = torch.empty_like(weight)
+        nn.init.kaiming_uniform_(plain[key], a=5**0.5)  # as nn.Linear starts
+    return _begun_anew(model, plain) or model
 
 
 def _shuffle(parameter: Tensor) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from unsmooth.models.value_projection import ValueProjection
@@ -29,6 +29,9 @@ class AppliedEdit(Protocol):
     def effective(self, values: ValueProjection) -> ValueProjection:
         """The value and output weights with what the edit does to them; the same object where it does nothing."""
 
+    def why_not_foldable(self) -> str | None:
+        """Why no weight can hold what it does; None where weights can."""
+
 
 def edits_of(block: nn.Module) -> list[AppliedEdit]:
     """The edits that a block holds, in the order they were applied; none for a plain one.
@@ -45,10 +48,19 @@ def is_remedied(model: nn.Module) -> bool:
     return any(edits_of(module) for module in model.modules())
 
 
-def parameters_of_edits(model: nn.Module) -> set[str]:
-    """Names of the parameters that remedies brought."""
-    homes = [f"{path}.{HOME}.".lstrip(".") for path, module in model.named_modules() if edits_of(module)]
-    return {name for name, _ in model.named_parameters() if name.startswith(tuple(homes))} if homes else set()
+def brought_by_edits(model: nn.Module) -> set[str]:
+    """Keys of the state that remedies brought."""
+    homes = tuple(f"{path}.{HOME}.".lstrip(".") for path, module in model.named_modules() if edits_of(module))
+    return {key for key in model.state_dict() if key.startswith(homes)} if homes else set()
+
+
+def computed_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Weights that a remedy computes: read like any other, but in no state."""
+    found = {}
+    for path, module in model.named_modules():
+        if "weight" not in module._parameters and isinstance(weight := getattr(module, "weight", None), Tensor):
+            found[f"{path}.weight".lstrip(".")] = weight.detach()
+    return found
 
 
 def describe_remedies(blocks: Mapping[str, nn.Module]) -> list[dict[str, Any]]:
@@ -73,7 +85,7 @@ def with_edits(block: nn.Module, values: ValueProjection) -> ValueProjection:
     unseen = []
     for edit in edits_of(block):
         changed = edit.effective(values)
-        if changed is values:
+        if changed is values and edit.why_not_foldable() is not None:
             unseen.append(edit.name)
         values = changed
     return replace(values, unseen=tuple(unseen)) if unseen else values
