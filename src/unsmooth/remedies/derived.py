@@ -15,7 +15,18 @@ _SOURCE = "_unsmooth_source"
 @functools.cache
 def _with_derived_weight(kind: Any) -> Any:
     weight = property(lambda module: getattr(module, _SOURCE)())
-    return type(f"Derived{kind.__name__}", (kind,), {"weight": weight})
+    body = {"weight": weight, "__reduce_ex__": _reduce, "__module__": kind.__module__}
+    return type(f"Derived{kind.__name__}", (kind,), body)
+
+
+def _reduce(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    """A class made on the way has no name to be found by, so a copy is made from the class that it extends."""
+    return _empty, (type(module).__mro__[1],), vars(module)
+
+
+def _empty(kind: Any) -> Any:
+    derived = _with_derived_weight(kind)
+    return derived.__new__(derived)
 
 
 def derive_weight(module: nn.Module, source: Callable[[], Tensor]) -> nn.Parameter:

@@ -1,0 +1,139 @@
+"""One way to write H with its spectrum in an interval: what all the ways have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.spectral.interval import Interval
+from unsmooth.remedies.spectral.projecting import HeadMaps
+from unsmooth.remedies.spectral.slots import ValueSlots
+
+# Layers are stacked to be worked on together; more numbers than these are done in several goes.
+_TOGETHER = 2**26
+
+
+class Form(nn.Module):
+    """How W_O follows from W_V and, in some forms, from a vector ψ.
+
+    What depends on the value weights is brought up to date in two ways: `advance`, a few kernels for all layers
+    together and no waiting, before each training pass, also where nothing seems to have changed, because optimisers
+    that write by `.data` and passes that were recorded in a CUDA graph leave no mark; and `settle`, exact, when
+    evaluation begins, when weights are loaded, and when the version counter of the weights says that somebody wrote to
+    them.
+    """
+
+    def __init__(self, slots: ValueSlots, interval: Interval) -> None:
+        super().__init__()
+        self.slots = slots
+        self.interval = interval
+        self.installed = False
+        self.noted = Volatile()
+
+    def begin(self, heads: HeadMaps | None, size: float) -> Tensor:
+        """Set parameters, near to `heads` or afresh with |eigenvalues| of `size`; returns value rows (M, D)."""
+        raise NotImplementedError
+
+    def output_rows(self) -> Tensor:
+        """W_O (query heads · E, D), in which gradients flow."""
+        raise NotImplementedError
+
+    def report(self) -> Mapping[str, float]:
+        """Numbers worth knowing."""
+        return {}
+
+    @classmethod
+    def advance(cls, forms: Sequence[Form]) -> None:
+        """Bring layers of one shape up to date, together."""
+
+    def settle(self) -> None:
+        """Bring this layer up to date exactly."""
+
+    @classmethod
+    def prepare(cls, forms: Sequence[Form]) -> None:
+        """Called before each pass of the stack."""
+        recorded = forms[0].recorded()
+        due = [form for form in forms if form.training or (recorded and torch.is_grad_enabled())]
+        for together in _by_shape(due):
+            cls.advance(together)
+        if recorded:
+            return
+        for form in forms:
+            if form.training:
+                form.note(exact=False)
+            else:
+                form.make_exact()
+
+    def recorded(self) -> bool:
+        """Whether this pass is being compiled or captured in a CUDA graph, to be run again without Python."""
+        if torch.compiler.is_compiling():
+            return True
+        return self.slots.parameter().device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def current(self) -> bool:
+        """Whether nothing was written to the value weights since this form was brought up to date."""
+        return self.noted.held.get("at") == self.slots.mark()
+
+    def note(self, *, exact: bool) -> None:
+        """It is up to date."""
+        self.noted.held.update(at=self.slots.mark(), exact=exact, shards=self.slots.sharded())
+
+    def make_exact(self) -> None:
+        """Settle unless that was done since the weights were last written to."""
+        if not (self.current() and self.noted.held.get("exact")):
+            self.settle()
+            self.note(exact=True)
+
+    def keep_current(self) -> None:
+        """For those who read a weight without a pass of the stack before: somebody may have written to the others.
+
+        Inside a block, FSDP2 has gathered weights that were noted as shards: other tensors, but the same numbers.
+        """
+        if not self.recorded() and not self.noted.held.get("shards") and not self.current():
+            self.make_exact()
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch, and do not trust what was noted."""
+        self.noted.held.clear()
+        super().train(mode)
+        if self.installed and not mode and not self.slots.sharded():
+            self.make_exact()
+        return self
+
+    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        # A block's own weights are loaded before its remedies, which come last in it.
+        super()._load_from_state_dict(state, prefix, *rest)
+        self.noted.held.clear()
+        if self.installed and not self.training and not self.slots.sharded():
+            self.make_exact()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in self._buffers.items():
+            if buffer is not None:  # a model that is cast to bfloat16 keeps these
+                self._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
+        return self
+
+
+def stacked(forms: Sequence[Form]) -> Tensor:
+    """The value weights (L, M, D) of layers of one shape, in float32 or better, without gradients."""
+    rows = torch.stack([form.slots.whole() for form in forms]).flatten(1, 2)
+    return rows.to(forms[0].slots.exact_dtype())
+
+
+def _by_shape(forms: Sequence[Form]) -> list[list[Form]]:
+    """Layers that can be worked on together: sharded ones each by itself, so that no process holds many."""
+    groups: dict[Any, list[list[Form]]] = {}
+    for number, form in enumerate(forms):
+        weight = form.slots.parameter()
+        sharded = number if form.slots.sharded() else None
+        key = (weight.shape, weight.dtype, weight.device, form.interval, form.slots.group, sharded)
+        found = groups.setdefault(key, [[]])
+        if found[-1] and (len(found[-1]) + 1) * weight.numel() > _TOGETHER:
+            found.append([])
+        found[-1].append(form)
+    return [group for found in groups.values() for group in found]

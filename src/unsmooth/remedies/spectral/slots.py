@@ -1,0 +1,118 @@
+"""Where a block keeps its value weights, in whatever they are fused with, also when they are sharded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from unsmooth.models.block_parts import part
+from unsmooth.remedies.site import Site, is_conv1d
+
+
+class ValueSlots:
+    """The value weights of one block.
+
+    A plain object, so that the module it points to is not registered a second time, and so that the copy in a copied
+    model points into that model.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.module = part(site.block, site.wiring.value)
+        self.name = site.wiring.value_weight
+        self.layout = site.wiring.layout
+        self.heads = site.wiring.heads
+        self.group = site.wiring.group
+        self.stored_in_out = is_conv1d(self.module)
+
+    @property
+    def width(self) -> int:
+        """Columns of V: value heads times their width."""
+        return self.heads.key_value * self.heads.dim
+
+    def parameter(self) -> Tensor:
+        """The parameter they are in."""
+        found: Tensor = getattr(self.module, self.name)
+        return found
+
+    def exact_dtype(self) -> torch.dtype:
+        """In which they are worked on: float32 or better."""
+        return torch.promote_types(self.parameter().dtype, torch.float32)
+
+    def sharded(self) -> bool:
+        """Whether this process holds only a part of them."""
+        return isinstance(self.parameter(), DTensor)
+
+    def mark(self) -> tuple[Any, ...]:
+        """Differs as soon as they were written to, replaced, moved or cast."""
+        weight = self.parameter()
+        return id(weight), weight._version, weight.dtype, weight.device
+
+    def rows(self) -> Tensor:
+        """(G, E, D) as a view of the parameter, through which gradients flow."""
+        return self.rows_of(self.parameter())
+
+    def rows_of(self, weight: Tensor) -> Tensor:
+        """(G, E, D) as a view of a weight laid out like the parameter."""
+        weight_DF = weight if self.stored_in_out else weight.mT
+        return self.layout.values(weight_DF, self.heads).movedim(0, -1)
+
+    def whole(self) -> Tensor:
+        """(G, E, D) without gradients, gathered from all processes where they are sharded."""
+        weight = self.parameter().detach()
+        return self.rows_of(weight.full_tensor() if isinstance(weight, DTensor) else weight)
+
+    def write(self, rows: Tensor) -> None:
+        """Put rows (G, E, D), or (M, D), in their place."""
+        write_all([self], [rows])
+
+    def per_query_head(self, rows_GED: Tensor) -> Tensor:
+        """Output weights (query heads · E, D) from one set per value head: all heads of a group get the same."""
+        if self.group > 1:
+            rows_GED = rows_GED.unsqueeze(1).expand(-1, self.group, -1, -1)
+        return rows_GED.flatten(0, -2)
+
+    def _write_shard(self, rows: Tensor) -> None:
+        sharded = self.parameter().detach()
+        assert isinstance(sharded, DTensor)
+        full = sharded.full_tensor()
+        place = self.rows_of(full)
+        place.copy_(rows.reshape(place.shape))
+        # Every process has the whole now, so cutting it up again needs no communication.
+        mesh = sharded.device_mesh
+        again = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        sharded.to_local().copy_(again.redistribute(placements=sharded.placements).to_local())
+
+
+@torch.no_grad()
+def write_all(slots: list[ValueSlots], rows: list[Tensor]) -> None:
+    """Put value weights of many layers in their places, in as few kernels as their layouts allow."""
+    if any(one.sharded() for one in slots):
+        for one, new in zip(slots, rows, strict=True):
+            one._write_shard(new)
+        return
+    places = [one.rows_of(one.parameter()) for one in slots]
+    copy_all(places, [new.reshape(place.shape) for place, new in zip(places, rows, strict=True)])
+
+
+@torch.no_grad()
+def copy_all(places: list[Tensor], values: list[Tensor]) -> None:
+    """Copy tensors into others."""
+    if torch.compiler.is_compiling():
+        for place, value in zip(places, values, strict=True):
+            place.copy_(value)
+        return
+    # By `.data`, as an optimiser of old: values that only take a rounding error away must not make autograd refuse the
+    # backward pass of an earlier forward pass that is still to come.
+    torch._foreach_copy_(
+        [place.data for place in places], [value.to(place.dtype) for place, value in zip(places, values, strict=True)]
+    )
+
+
+def random_orthonormal(slots: ValueSlots) -> Tensor:
+    """Random value weights (M, D) with orthonormal rows, in float32 or better."""
+    like = slots.whole().flatten(0, 1)
+    rows_MD = torch.empty(like.shape, dtype=slots.exact_dtype(), device=like.device)
+    return nn.init.orthogonal_(rows_MD)
