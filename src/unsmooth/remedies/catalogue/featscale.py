@@ -1,4 +1,4 @@
-r"""FeatScale (Wang et al. 2022, arXiv 2203.05962): the token mean and the rest of the attention output, each reweighted.
+r"""FeatScale (Wang et al. 2022, arXiv 2203.05962): the token mean of the attention output, and the rest, reweighted.
 
 .. math:: Y = X + s \odot \Pi X + t \odot (I - \Pi) X, \qquad \Pi = \tfrac{1}{n}\mathbf{1}\mathbf{1}^\top
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.scale_from_mean import reweight, reweight_whole
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
@@ -40,50 +41,29 @@ class FeatScale(Edit):
     options: ClassVar[Mapping[str, str]] = {
         "dc": "s, the weight of the token mean, where training starts or for good; -1 takes it out",
         "hc": "t, the weight of the rest, where training starts or for good; -1 takes it out",
-        "learn": "'channel' (one s and one t per channel, as in the paper), 'layer' (one of each) or 'no'",
+        "learn": "'channel' (one s and one t per channel, as in the paper) or 'no'",
         "variant": "'paper' adds the two terms once, 'official' twice, as the authors' block for DeiT does",
     }
+
+    dc: Tensor
+    hc: Tensor
 
     def __init__(
         self, site: Site, *, dc: float = 0.0, hc: float = 0.0, learn: str = "channel", variant: str = "paper"
     ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["channel", "layer", "no"])
+        choice("learn", learn, ["channel", "no"])
         choice("variant", variant, ["paper", "official"])
-        dc, hc = within("dc", dc, -1.0, 10.0), within("hc", hc, -1.0, 10.0)
         self.times = 1 if variant == "paper" else 2
-        self.fixed: tuple[float, float] | None = (dc, hc) if learn == "no" else None
-        if learn != "no":
-            shape = (site.dim,) if learn == "channel" else ()
-            self.dc = nn.Parameter(torch.full(shape, dc, **site.like_weights()))
-            self.hc = nn.Parameter(torch.full(shape, hc, **site.like_weights()))
+        for name, start in (("dc", within("dc", dc, -1.0, 10.0)), ("hc", within("hc", hc, -1.0, 10.0))):
+            start_D = torch.full((site.dim,), start, **site.like_weights())
+            if learn == "channel":
+                self.register_parameter(name, nn.Parameter(start_D))
+            else:
+                self.register_buffer(name, start_D, persistent=False)
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
-        """x + s⊙m + t⊙(x − m)."""
-        mean = token_mean(branch_BND, call, self.name)
-        dc, hc = self.fixed if self.fixed is not None else (self.dc, self.hc)
-        return reweight(branch_BND, mean, dc, hc, self.times)
-
-
-def reweight(x: Tensor, mean: Tensor, dc: Tensor | float, hc: Tensor | float, times: int = 1) -> Tensor:
-    """Add `times` · (s⊙m + t⊙(x − m)) to x, in its dtype.
-
-    Args:
-        x: (batch, tokens, dim).
-        mean: Its token mean m, broadcastable to it.
-        dc: s, a number or one per channel.
-        hc: t, likewise.
-        times: How often the two terms are added.
-
-    Example:
-        >>> x, mean = torch.tensor([[[4.0], [2.0]]]), torch.tensor([[[3.0]]])
-        >>> reweight(x, mean, dc=-1.0, hc=0.5).flatten().tolist()  # no mean left: 1.5·(4 − 3), 1.5·(2 − 3)
-        [1.5, -1.5]
-        >>> reweight(x, mean, dc=0.0, hc=0.5, times=2).flatten().tolist()  # 3 + 2·(4 − 3), 3 + 2·(2 − 3)
-        [5.0, 1.0]
-    """
-    if not isinstance(dc, Tensor) or not isinstance(hc, Tensor):
-        return torch.add(x, mean, alpha=times * (dc - hc)).add(x, alpha=times * hc)
-    # t alone is rounded to the dtype of x, not 1+t, in which a small t would vanish.
-    shifted = torch.addcmul(x, mean, (dc - hc).to(x.dtype), value=times)
-    return torch.addcmul(shifted, x, hc.to(x.dtype), value=times)
+        """Add s⊙m + t⊙(x − m)."""
+        if not call.causal and call.real_BN is None:
+            return reweight_whole(branch_BND, self.dc, self.hc, self.times)
+        return reweight(branch_BND, token_mean(branch_BND, call, self.name), self.dc, self.hc, self.times)

@@ -55,7 +55,8 @@ class Neutreno(Edit):
         learned = learn != "no" and (site.index > 0 or called_again)
         self.fixed: float | None = None if learned else lam
         if learned:
-            shape = (site.wiring.heads.query,) if learn == "head" else ()
+            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
+            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
             self.lam = nn.Parameter(torch.full(shape, lam, **site.like_weights()))
 
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
@@ -72,17 +73,16 @@ def pull_back(heads_BNHE: Tensor, first_BNKE: Tensor, values_BNKE: Tensor, lam: 
         heads_BNHE: AV, what the query heads give.
         first_BNKE: V⁰; heads h·G to h·G + G−1 read value head h.
         values_BNKE: V.
-        lam: λ, a number or one per query head.
+        lam: λ: a number, one in a tensor, or one per query head.
 
     Example:
         >>> heads, first, values = torch.tensor([5.0, 3.0]), torch.tensor([1.0]), torch.tensor([3.0])
         >>> pull_back(heads.reshape(1, 1, 2, 1), first.reshape(1, 1, 1, 1), values.reshape(1, 1, 1, 1), 0.5).flatten()
         tensor([4., 2.])
     """
-    grouped = heads_BNHE.unflatten(2, (values_BNKE.shape[2], -1))
+    grouped = torch.unflatten(heads_BNHE, 2, (values_BNKE.shape[2], -1))
     change = (first_BNKE - values_BNKE).unsqueeze(3)
     if isinstance(lam, Tensor):
-        lam = lam.to(change.dtype)
-        lam = lam.reshape(values_BNKE.shape[2], -1, 1) if lam.ndim else lam
-        return torch.addcmul(grouped, change, lam).flatten(2, 3)
+        lam_KG1 = lam.to(change.dtype).expand(heads_BNHE.shape[2]).view(values_BNKE.shape[2], -1, 1)
+        return torch.addcmul(grouped, change, lam_KG1).flatten(2, 3)
     return torch.add(grouped, change, alpha=lam).flatten(2, 3)
