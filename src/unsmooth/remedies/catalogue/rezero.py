@@ -108,4 +108,5 @@ class ReZero(Edit):
 
     def report(self) -> Mapping[str, float]:
         """α of both branches."""
-        return {"alpha of attention": float(self.alpha[0]), "alpha of the MLP": float(self.alpha[-1])}
+        alpha = self.alpha.detach()
+        return {"alpha of attention": float(alpha[0]), "alpha of the MLP": float(alpha[-1])}
