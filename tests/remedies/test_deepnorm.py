@@ -208,6 +208,23 @@ def test_norms_cannot_be_dropped_beside_it() -> None:
         unsmooth.apply(model, "deepnorm")
 
 
+def test_weights_that_another_remedy_computes_are_not_drawn() -> None:
+    host = BY_NAME["bert"]
+    model, call = host.model(), host.call(host.inputs())
+    before = Snapshot.of(model)
+    unsmooth.apply(model, "sharpen")
+    with pytest.raises(UnsmoothError, match='init="keep" works'):
+        unsmooth.apply(model, "deepnorm")
+    unsmooth.apply(model, "deepnorm", init="keep")
+    folded = copy.deepcopy(model)
+    with torch.no_grad():
+        wanted = host.output(model, call)
+        torch.testing.assert_close(host.output(unsmooth.fold(folded), call), wanted, rtol=0, atol=2e-5)
+    before.check(unsmooth.undo(model))
+    unsmooth.apply(model, "deepnorm")
+    before.check(unsmooth.undo(unsmooth.apply(model, "sharpen")))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
