@@ -1,0 +1,267 @@
+"""Remedied models on disk: they come back as they were, and other libraries read the plain model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
+
+import unsmooth
+from unsmooth import UnsmoothError, remedies
+from unsmooth.models import origin_of
+from unsmooth.remedies import saving
+
+IDS = torch.tensor([[2, 5, 6, 7, 3], [2, 9, 8, 3, 0]])
+FILES = {"config.json", "model.safetensors", "remedies.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+def bert(folder: Path) -> nn.Module:
+    return unsmooth.load(folder)
+
+
+def said(model: nn.Module, ids: Tensor = IDS) -> Tensor:
+    with torch.no_grad():
+        return model(ids)[0]
+
+
+def trained(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Every parameter moved a little, as training does, those of remedies more."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            size = 0.1 if ".unsmooth." in name else 0.01
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize("name", remedies.names())
+def test_a_trained_remedy_comes_back(name: str, bert_folder: Path, tmp_path: Path) -> None:
+    model = trained(unsmooth.apply(bert(bert_folder), name, layers=[0, 2]))
+    expected = said(model)
+    assert remedies.save(model, tmp_path / "new" / "out") == tmp_path / "new" / "out"
+    loaded = unsmooth.load(tmp_path / "new" / "out")
+    assert torch.equal(said(loaded), expected)
+    assert remedies.applied(loaded)[0].layers == (0, 2)
+    assert remedies.applied(loaded)[0].options == remedies.applied(model)[0].options
+    assert torch.equal(said(model), expected)  # saving changed nothing
+    assert torch.equal(said(unsmooth.undo(loaded)), said(unsmooth.undo(model)))
+
+
+def test_other_libraries_read_the_plain_model(bert_folder: Path, tmp_path: Path) -> None:
+    plain = said(BertModel.from_pretrained(bert_folder))
+    model = unsmooth.apply(unsmooth.apply(bert(bert_folder), "deescalate", learn="channel"), "sharpen")
+    assert not torch.allclose(said(model), plain)
+    remedies.save(model, tmp_path / "out")
+    other, report = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert torch.equal(said(other), plain)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+
+
+def test_remedies_stack_in_the_order_they_were_applied(bert_folder: Path, tmp_path: Path) -> None:
+    model = bert(bert_folder)
+    for name, layers in (("deescalate", [1]), ("residual_scaling", None), ("deescalate", [0])):
+        unsmooth.apply(model, name, layers=layers)
+    remedies.save(model, tmp_path / "out")
+    loaded = unsmooth.load(tmp_path / "out")
+    found = [(one.name, one.layers) for one in remedies.applied(loaded)]
+    assert found == [("deescalate", (1,)), ("residual_scaling", (0, 1, 2)), ("deescalate", (0,))]
+    assert torch.equal(said(loaded), said(model))
+
+
+def test_files_of_the_tokenizer_are_the_models_own(bert_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    source = tmp_path / "source" / "model"
+    shutil.copytree(bert_folder, source)
+    (source / "LICENSE").write_text("mine")
+    (source / "pytorch_model.bin.index.json").write_text("{}")
+    (source / "notes.md").write_text("not for sharing")
+    remedies.save(unsmooth.apply(bert(source), "deescalate"), tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES | {"remedies.safetensors", "LICENSE"}
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1
+
+
+def test_a_model_that_was_not_loaded_by_us_keeps_its_tokenizer(bert_folder: Path, tmp_path: Path) -> None:
+    model = BertModel.from_pretrained(bert_folder)
+    remedies.save(unsmooth.apply(model, "deescalate"), tmp_path / "out")
+    text = "the cat sat"
+    known = AutoTokenizer.from_pretrained(bert_folder)(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")(text)["input_ids"] == known
+
+
+def test_folded_weights_are_told_but_not_applied_again(bert_folder: Path, tmp_path: Path) -> None:
+    model = unsmooth.apply(bert(bert_folder), "residual_scaling")
+    expected, done = said(model), remedies.applied(model)
+    remedies.save(unsmooth.fold(model), tmp_path / "out", folded=done)
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
+    torch.testing.assert_close(said(AutoModel.from_pretrained(tmp_path / "out")), expected, rtol=1e-5, atol=1e-5)
+    loaded = unsmooth.load(tmp_path / "out")
+    assert remedies.applied(loaded) == []
+    assert origin_of(loaded).notes == ("Folded into the weights: residual_scaling.",)  # type: ignore[union-attr]
+
+
+def test_only_what_remedies_change_is_beside_the_weights(bert_folder: Path, tmp_path: Path) -> None:
+    model = unsmooth.apply(bert(bert_folder), "deescalate", learn="layer", layers=[1])
+    remedies.save(model, tmp_path / "out")
+    beside = load_file(tmp_path / "out" / "remedies.safetensors")
+    assert {key: value.item() for key, value in beside.items()} == {"encoder.layer.1.unsmooth.deescalate.tau": 1.0}
+
+
+def test_tied_embeddings(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=2, n_head=2)).eval()
+    unsmooth.apply(model, "deescalate", learn="channel")
+    remedies.save(model, tmp_path / "out")
+    loaded = unsmooth.load(tmp_path / "out")
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert torch.equal(said(loaded), said(model))
+
+
+def stack() -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+@pytest.mark.parametrize("name", ["deescalate", "sharpen"])
+def test_any_module_is_restored_into_one_built_anew(name: str, tmp_path: Path) -> None:
+    model = trained(unsmooth.apply(stack(), name))
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
+    remedies.save(model, tmp_path / "out")
+    again = remedies.restore(stack(), tmp_path / "out")
+    assert torch.equal(again(x), model(x))
+    layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    wider = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(UnsmoothError, match=r"that fits TransformerEncoder but got .*size mismatch"):
+        remedies.restore(wider, tmp_path / "out")
+
+
+def test_loading_draws_nothing_from_the_users_generator(bert_folder: Path, tmp_path: Path) -> None:
+    remedies.save(unsmooth.apply(bert(bert_folder), "sharpen", start="fresh"), tmp_path / "out")
+    state = torch.get_rng_state()
+    unsmooth.load(tmp_path / "out")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_another_dtype(bert_folder: Path, tmp_path: Path) -> None:
+    model = trained(unsmooth.apply(bert(bert_folder), "deescalate", learn="channel"))
+    remedies.save(model, tmp_path / "out")
+    loaded = unsmooth.load(tmp_path / "out", dtype="float64")
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float64}
+    torch.testing.assert_close(said(loaded), said(model).double(), rtol=1e-4, atol=1e-4)
+
+
+# What must not be written over, and what must not be half written.
+
+
+def test_a_plain_model_is_refused(bert_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsmoothError, match=r"with remedies applied but got a plain one. Try unsmooth.apply"):
+        remedies.save(bert(bert_folder), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_other_peoples_files_are_never_replaced(bert_folder: Path, tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "diary.txt").write_text("mine")
+    model = unsmooth.apply(bert(bert_folder), "deescalate")
+    with pytest.raises(UnsmoothError, match="a new or empty folder"):
+        remedies.save(model, tmp_path, overwrite=overwrite)
+    assert [file.name for file in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_our_own_folder_is_replaced_only_when_asked_to(bert_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    remedies.save(unsmooth.apply(bert(bert_folder), "deescalate", tau=0.5), out)
+    second = unsmooth.apply(bert(bert_folder), "deescalate", tau=0.25)
+    with pytest.raises(UnsmoothError, match="--force"):
+        remedies.save(second, out)
+    assert remedies.applied(unsmooth.load(out))[0].options["tau"] == 0.5
+    remedies.save(second, out, overwrite=True)
+    assert remedies.applied(unsmooth.load(out))[0].options["tau"] == 0.25
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_full_disk_leaves_what_was_there(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    model, out = unsmooth.apply(bert(bert_folder), "deescalate", tau=0.5), tmp_path / "out"
+    if before:
+        remedies.save(model, out)
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "save_file", full)
+    with pytest.raises(UnsmoothError, match="No space left on device"):
+        remedies.save(model, out, overwrite=True)
+    assert [item.name for item in tmp_path.iterdir()] == (["out"] if before else [])
+    if before:
+        assert remedies.applied(unsmooth.load(out))[0].options["tau"] == 0.5
+
+
+def test_an_empty_folder_is_filled_and_a_file_refused(bert_folder: Path, tmp_path: Path) -> None:
+    model = unsmooth.apply(bert(bert_folder), "deescalate")
+    (tmp_path / "empty").mkdir()
+    remedies.save(model, tmp_path / "empty")
+    assert (tmp_path / "empty" / "remedies.json").is_file()
+    (tmp_path / "file").write_text("mine")
+    for taken in ("file", "file/below"):
+        with pytest.raises(UnsmoothError, match="a writable folder but got Not a directory"):
+            remedies.save(model, tmp_path / taken)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# Folders that are not whole.
+
+
+@pytest.fixture
+def saved(bert_folder: Path, tmp_path: Path) -> Path:
+    return remedies.save(unsmooth.apply(bert(bert_folder), "deescalate", learn="channel"), tmp_path / "out")
+
+
+def changed(folder: Path, **entries: object) -> None:
+    record = json.loads((folder / "remedies.json").read_text(encoding="utf-8"))
+    (folder / "remedies.json").write_text(json.dumps({**record, **entries}), encoding="utf-8")
+
+
+def test_a_record_that_is_no_record(saved: Path) -> None:
+    (saved / "remedies.json").write_text("[]")
+    with pytest.raises(UnsmoothError, match=r"a whole remedies.json in .* Try saving the model again"):
+        unsmooth.load(saved)
+    (saved / "remedies.json").write_text('{"format": 99}')
+    with pytest.raises(UnsmoothError, match=r"remedies format 1 but got 99"):
+        unsmooth.load(saved)
+
+
+def test_a_remedy_that_is_not_installed(saved: Path) -> None:
+    changed(saved, applied=[{"name": "deescalat", "options": {}, "layers": [0]}])
+    with pytest.raises(UnsmoothError, match=r"a known remedy but got 'deescalat'. Did you mean 'deescalate'"):
+        unsmooth.load(saved)
+
+
+def test_layers_that_the_model_has_not(saved: Path) -> None:
+    changed(saved, applied=[{"name": "deescalate", "options": {}, "layers": [7]}])
+    with pytest.raises(UnsmoothError, match="layers from 0 to 2"):
+        unsmooth.load(saved)
+
+
+def test_tensors_that_are_missing_damaged_or_anothers(saved: Path) -> None:
+    tensors = saved / "remedies.safetensors"
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[:50])
+    with pytest.raises(UnsmoothError, match=r"a whole '.*remedies.safetensors' that fits BertModel"):
+        unsmooth.load(saved)
+    tensors.unlink()
+    with pytest.raises(UnsmoothError, match=r"a whole '.*remedies.safetensors' that fits BertModel"):
+        unsmooth.load(saved)
+    tensors.write_bytes(whole)
+    changed(saved, applied=[{"name": "deescalate", "options": {}, "layers": [0, 1, 2]}])
+    with pytest.raises(UnsmoothError, match=r"Unexpected key.*deescalate.tau"):
+        unsmooth.load(saved)
