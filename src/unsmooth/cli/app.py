@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 
-import click
 import typer
 
 from unsmooth.cli.apply import apply
@@ -55,12 +54,9 @@ def run(words: list[str]) -> int:
     debug = "--debug" in words
     try:
         code = app(args=words, standalone_mode=False, prog_name="unsmooth")
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return EXIT_BAD_INPUT
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _tell("Interrupted.", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         return 0
@@ -72,6 +68,11 @@ def run(words: list[str]) -> int:
 def _one_line(error: Exception) -> str:
     from unsmooth.errors import UnsmoothError
 
+    # What is wrong with the words themselves; its class is click's or typer's own, depending on the version.
+    said = getattr(error, "format_message", None)
+    if callable(said):
+        text = str(said())
+        return f"{text if text.endswith(('.', '?')) else text + '.'} Try --help."
     text = " ".join(str(error).split())
     if isinstance(error, UnsmoothError):
         return text

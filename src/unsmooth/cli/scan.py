@@ -116,7 +116,8 @@ def scan(
             )
 
         found, interrupted = _until_interrupted(measure, [None, *variants])
-        return _finish(found, conditions, out, as_json, quiet, interrupted) if rank == 0 else 0
+        several = bool(variants)
+        return _finish(found, several, conditions, out, as_json, quiet, interrupted) if rank == 0 else 0
 
 
 # By remedies as they were asked for; None is the model as it is, and comes first.
@@ -141,14 +142,20 @@ def _until_interrupted(measure: Callable[[str | None], Scan], wanted: list[str |
 
 
 def _finish(
-    found: Found, conditions: list[Condition], out: Path | None, as_json: bool, quiet: bool, interrupted: bool
+    found: Found,
+    several: bool,
+    conditions: list[Condition],
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    interrupted: bool,
 ) -> int:
     from unsmooth.cli.app import EXIT_FOUND, EXIT_INTERRUPTED
 
     if out is not None:
-        _write(found, out)
+        _write(found, several, out)
     if as_json:
-        typer.echo(json.dumps(_as_json(found), allow_nan=False))
+        typer.echo(json.dumps(_as_json(found, several), allow_nan=False))
     elif not quiet:
         _print(found, out)
     code = EXIT_FOUND if _tell_conditions(found, conditions) else 0
@@ -163,11 +170,11 @@ def _finish(
     return code
 
 
-def _as_json(found: Found) -> object:
+def _as_json(found: Found, several: bool) -> object:
     """The scan; beside --with an object of the model as it is and of each remedy's."""
     from unsmooth.scanning.files import to_json
 
-    if len(found) == 1:
+    if not several:
         return to_json(found[None])
     return {BEFORE: to_json(found[None]), "with": {which: to_json(one) for which, one in found.items() if which}}
 
@@ -195,12 +202,12 @@ def _tell_conditions(found: Found, conditions: list[Condition]) -> bool:
     return holding
 
 
-def _write(found: Found, out: Path) -> None:
+def _write(found: Found, several: bool, out: Path) -> None:
     """One scan into the folder itself; several each into its own, with one report of all."""
     folders: list[Path] = []
     for which, one in found.items():
         inside = out / BEFORE if which is None else folder_of(which, folders, out)
-        folders.append(out if len(found) == 1 else inside)
+        folders.append(inside if several else out)
         one.save(folders[-1])
     scans = list(found.values())
     try:
