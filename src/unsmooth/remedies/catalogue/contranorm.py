@@ -2,16 +2,17 @@ r"""ContraNorm (Guo et al. 2023, arXiv 2303.06562): push tokens away from those 
 
 .. math:: \mathrm{LN}(X - s\,S X), \qquad S = \mathrm{softmax}(\hat X \hat X^\top / T)
 
-with :math:`\hat X` the tokens at length 1: one step against a loss that wants tokens spread evenly. The LayerNorm is
-the block's own: what it reads is edited, and it brings none, so nothing but s decides whether the model is changed.
+with :math:`\hat X` the tokens at length 1, as all of the authors' code has it: one step down a loss that wants tokens
+spread evenly. The LayerNorm is the block's own: what it reads is edited, and none is added, so that s alone decides
+whether the model is changed.
 
-The official code (PKU-ML/ContraNorm) has two forms. For ViT (`ViT_imagenet/models.py`) it is put in front of every norm
-of pre-norm blocks, so the stream itself is not edited, and of the model's last norm, which no block has and which is
-left alone here. For BERT (`modeling_bert.py`) it is :math:`(1+s)X - s\,S X` (``identity``) in front of attention's norm
-("--pos 7, the default setting reported in our paper", says its README); the same place is left without the identity
-for ALBERT. Both take padding for tokens; here it is masked. ``variant="official"`` is the form of the host's kind,
-``variant="paper"`` the equation above in front of attention's norm; `place` and `identity` set either apart. In front
-of a norm is what the norm reads: the sum of stream and branch in post-norm blocks.
+The official code (PKU-ML/ContraNorm) has two forms. For ViT (`ViT_imagenet/models.py`) it stands in front of every norm
+of pre-norm blocks, so that the stream itself is not edited, and of the model's last norm, which is in no block and is
+left alone here. For BERT (`modeling_bert.py`) it is :math:`(1+s)X - s\,S X` (``identity``) in front of attention's
+norm, "the default setting reported in our paper" by its README; for ALBERT it has no identity, and its place is not
+said: here it is BERT's. None of them masks padding, which is masked here. ``variant="official"`` is the form for the
+host's kind of block, ``variant="paper"`` the equation above in front of attention's norm; `place` and `identity`
+overrule either. In front of a norm means what the norm reads: in post-norm blocks the sum of stream and branch.
 
 Neutral at ``scale=0.0``, except with ``learn="positive"`` (which has no zero), and, where s is learned, with ``unit``
 or with the identity of the official code for ViT, which then leaves out the 1: :math:`s \odot (X - S X)`.
