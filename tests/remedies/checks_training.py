@@ -80,14 +80,10 @@ def run_compiled(case: Case, model: nn.Module, backend: str) -> Tensor:
     """The model's outputs when it is compiled without a graph break."""
     torch._dynamo.reset()
     try:
-        return case.host.output(torch.compile(model, fullgraph=True, backend=backend), _compilable(case))
+        call = case.host.call(case.host.inputs())
+        return case.host.output(torch.compile(model, fullgraph=True, backend=backend), call)
     finally:
         torch._dynamo.reset()
-
-
-def _compilable(case: Case) -> dict[str, Any]:
-    call = case.host.call(case.host.inputs())
-    return {**call, "use_cache": False} if case.host.cached else call
 
 
 @check("bf16 autocast")

@@ -79,6 +79,10 @@ class Case:
         except UnsmoothError as error:
             before.check(model)
             return str(error)
+        try:
+            outputs(self, model)
+        except UnsmoothError as error:  # where a call says that attention is causal
+            return str(error)
         return None
 
 

@@ -19,20 +19,74 @@ class Setting:
         options: What is handed to `apply`.
         refused_by: The hosts that cannot have it; "every" for all of them.
         neutral: Whether the remedy's neutral setting, on top of these options, changes nothing.
+        as_loaded: Options that give the model which loading a plain checkpoint gives, where applying the remedy changes
+            weights of the model itself, which the checkpoint then replaces.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     refused_by: tuple[str, ...] = ()
     neutral: bool = True
+    as_loaded: Mapping[str, Any] = field(default_factory=dict)
 
+
+_PRE_NORM = ("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal")
+_NOT_POST_NORM = (*_PRE_NORM, "neox_parallel")
+_DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
+_CAUSAL = (*_DECODERS, "torch_causal")
+
+_SPECTRAL = {
+    "gram, projected": Setting(),
+    "gram, fresh": Setting({"start": "fresh"}),
+    "orthogonal, projected": Setting({"basis": "orthogonal"}),
+    "orthogonal, fresh, ψ by a sigmoid": Setting({"basis": "orthogonal", "start": "fresh", "eigenvalues": "sigmoid"}),
+    "orthogonal, ±ψ²": Setting({"basis": "orthogonal", "eigenvalues": "square"}),
+    "general, projected": Setting({"basis": "general"}),
+    "general, fresh": Setting({"basis": "general", "start": "fresh"}),
+}
 
 SETTINGS: dict[str, dict[str, Setting]] = {
+    "attnscale": {
+        "ω by head": Setting({"omega": 0.5}),
+        "ω fixed": Setting({"omega": 0.5, "learn": "no"}),
+    },
+    "b2t": {
+        "paper": Setting({"weight": 0.5}, refused_by=_NOT_POST_NORM),
+        "paper, norms dropped": Setting({"weight": 0.5, "norm": "drop"}, refused_by=_NOT_POST_NORM),
+        "official": Setting({"variant": "official"}, refused_by=_NOT_POST_NORM, as_loaded={"variant": "paper"}),
+    },
+    "contranorm": {
+        "paper": Setting({"scale": 0.5}),
+        "official": Setting({"scale": 0.5, "variant": "official"}),
+        "official, s by channel": Setting({"scale": 0.5, "variant": "official", "learn": "channel"}, neutral=False),
+        "both sums, s by channel": Setting({"scale": 0.5, "dual": True, "learn": "channel"}, refused_by=_CAUSAL),
+        "unit tokens, s positive": Setting({"scale": 0.5, "unit": True, "learn": "positive"}, neutral=False),
+        "on the branch": Setting({"scale": 0.5, "place": "attention", "identity": True}),
+    },
+    "deepnorm": {
+        "paper": Setting(refused_by=_NOT_POST_NORM, as_loaded={"init": "keep"}),
+        "pretrained weights kept": Setting({"init": "keep"}, refused_by=_NOT_POST_NORM),
+    },
     "deescalate": {
         "attention": Setting({"tau": 0.7}),
-        "residual, learned by layer": Setting({"tau": 0.7, "place": "residual", "learn": "layer"}),
-        "norm, learned by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}),
-        "values, learned by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}),
+        "residual, τ by layer": Setting({"tau": 0.7, "place": "residual", "learn": "layer"}),
+        "norm, τ by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}),
+        "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
     },
+    "featscale": {
+        "paper": Setting({"dc": 0.2, "hc": 0.4}),
+        "official": Setting({"dc": 0.2, "hc": 0.4, "variant": "official"}),
+        "fixed": Setting({"dc": 0.2, "hc": 0.4, "learn": "no"}),
+    },
+    "neutreno": {
+        "λ fixed": Setting({"lam": 0.6}),
+        "λ by layer": Setting({"lam": 0.6, "learn": "layer"}),
+    },
     "residual_scaling": {"1/√L": Setting()},
+    "rezero": {
+        "norms dropped": Setting({"start": 0.2}),
+        "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}),
+    },
+    "sharpen": _SPECTRAL,
+    "smooth": _SPECTRAL,
 }

@@ -23,6 +23,7 @@ from unsmooth.remedies.hooks import (
     LeaveStack,
     remove_hooks,
 )
+from unsmooth.remedies.memory import get_ready
 from unsmooth.remedies.site import Site
 
 # The name under which a block holds its edits, and so a part of their keys in a state_dict.
@@ -88,6 +89,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     block, wiring = site.block, site.wiring
     home = remedies_of(block)
     if home is None:
+        get_ready()
         home = BlockRemedies(shared)
         block.add_module(HOME, home)
         block.register_forward_pre_hook(

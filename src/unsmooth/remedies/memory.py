@@ -1,13 +1,13 @@
 """What a remedy remembers of earlier tokens, kept in the model's own key/value cache.
 
 A running sum must be reordered, repeated and thrown away together with the keys and values it belongs to. So it is
-kept on the cache's layer, whose class is extended by those few methods, and beam search and batched generation work
-as they do for the plain model.
+kept on the cache's layer, which is replaced by one whose class is extended by those few methods, and beam search and
+batched generation work as they do for the plain model.
 """
 
 from __future__ import annotations
 
-import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +17,28 @@ from torch import Tensor
 from unsmooth.errors import UnsmoothError, expected
 
 
-@functools.cache
-def _remembering(kind: Any) -> Any:
+# Class of a cache layer to the same class extended. A class cannot be made while a model is being compiled, so those
+# of transformers are made when a remedy is applied.
+_REMEMBERING: dict[Any, Any] = {}
+
+
+def get_ready() -> None:
+    """Extend the classes of cache layers there are."""
+    caches = sys.modules.get("transformers.cache_utils")
+    if caches is None:
+        return
+    for kind in list(vars(caches).values()):
+        if isinstance(kind, type) and issubclass(kind, caches.CacheLayerMixin):
+            _extended(kind)
+
+
+def _extended(kind: Any) -> Any:
+    if kind not in _REMEMBERING:
+        _REMEMBERING[kind] = _extend(kind)
+    return _REMEMBERING[kind]
+
+
+def _extend(kind: Any) -> Any:
     """A cache layer's class, extended: what happens to keys and values happens to what is remembered too."""
 
     class Remembering(kind):  # type: ignore[misc]
@@ -85,9 +105,12 @@ class Memory:
         """Keep `value`, whose first dimension is the batch, with the keys and values of this block."""
         place = self._place()
         if not hasattr(place, "remembered"):
-            kind: Any = type(place)
-            place.__class__ = _remembering(kind)
-            place.remembered = {}
+            kind = _extended(type(place))
+            # Not by its __class__, which a compiler does not follow.
+            remembering = kind.__new__(kind)
+            remembering.__dict__.update(place.__dict__)
+            remembering.remembered = {}
+            place = self._cache.layers[self._layer] = remembering
         place.remembered[key] = value.detach() if not torch.is_grad_enabled() else value
 
     def _place(self) -> Any:
