@@ -111,8 +111,8 @@ class SpectralEdit(Edit):
     def install(self, site: Site) -> None:
         """Replace the value weights and have the output weight computed."""
         module, slots = part(site.block, site.wiring.output), self.form.slots
-        before = self._heads(slots.whole(), site.output_matrix())
         self.replaced = Replaced(site, slots)
+        before = self._heads(self.replaced.value_GED, site.output_matrix())
         derive_weight(module, self.output_weight)
         self._begin(before)
         bias = module._parameters.get("bias")

@@ -34,15 +34,16 @@ class Diagonal(Form):
     def begin(self, heads: HeadMaps | None, size: float) -> Tensor:
         """V near to the heads' eigenvectors and Λ what the heads do along V; afresh, a random V and equal eigenvalues.
 
-        Eigenvectors of different heads are not orthogonal to each other. The nearest orthonormal set is taken, where
-        those with larger eigenvalues count for more.
+        Eigenvectors of different heads are not orthogonal to each other, and V of a full-width layer would be nearly
+        singular with them. The nearest orthonormal set is taken; turning the vector of λ by a small angle moves λqqᵀ by
+        an amount in proportion to |λ|, so squared distances count by λ².
         """
         if heads is None:
             rows_MD = random_orthonormal(self.slots)
             values_M = torch.full_like(rows_MD[:, 0], size * self.interval.limit * self.interval.sign)
         else:
             vectors_GED, values_GE = project(heads, self.interval)
-            weighted_GED = vectors_GED * values_GE.abs().unsqueeze(-1)
+            weighted_GED = vectors_GED * values_GE.square().unsqueeze(-1)
             left, _, right = torch.linalg.svd(weighted_GED.flatten(0, 1), full_matrices=False)
             rows_MD = left @ right
             values_M = heads.along(rows_MD.view_as(vectors_GED)).flatten()
