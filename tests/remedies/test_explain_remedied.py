@@ -200,6 +200,25 @@ def test_random_weights_are_projected_anew(host: str, basis: str) -> None:
     assert torch.equal(said(fresh, host), said(with_random_weights(model, seed=3), host))
 
 
+@each_host
+@pytest.mark.parametrize("basis", ["gram", "orthogonal", "general"])
+def test_what_a_remedy_drew_is_drawn_anew(host: str, basis: str) -> None:
+    """A fresh start has all eigenvalues of H at half the limit, and columns that no weight of the model decides."""
+    model = unsmooth.apply(HOSTS[host](), "sharpen", basis=basis, start="fresh", size=0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    one, same, other = (with_random_weights(model, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(said(one, host), said(same, host))
+    assert not torch.allclose(said(one, host), said(other, host), atol=1e-3)
+    values = value_projection(one, 1)
+    eigenvalues = torch.linalg.eigvals(values.summed().double()).real
+    among = values.heads * values.head_dim if host != "llama" else 2 * values.head_dim
+    drawn = eigenvalues.sort().values[:among]
+    torch.testing.assert_close(drawn, torch.full_like(drawn, -0.5), rtol=0, atol=1e-3)
+    assert not torch.allclose(values.w_v, value_projection(model, 1).w_v, atol=1e-2)
+
+
 # Who is who.
 
 

@@ -159,7 +159,13 @@ class SpectralEdit(Edit):
         del state[at_output + "weight"]
         super().adopt(state, prefix, block_prefix, site)
 
-    def _begin(self, before: HeadMaps) -> None:
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw anew what was drawn, as for a model with random weights; what was projected follows its weights."""
+        if self.start == "fresh" and self.form.installed:
+            self._begin(None)
+
+    def _begin(self, before: HeadMaps | None) -> None:
         """Put in the value weights to start with."""
         near = before if self.start == "project" else None
         self.form.slots.write(self.form.begin(near, self.size))
