@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unsmooth import remedies
 from tests.remedies.harness import Case, check, close, outputs, same
 from tests.remedies.snapshot import Snapshot
+from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.verbs import applied
@@ -107,4 +107,5 @@ def state_dict(case: Case) -> None:
     plain = case.host.model()
     other = case.remedied(trained=False, seed=1)
     other.load_state_dict(plain.state_dict(), strict=True)
-    close(outputs(case, other), outputs(case, case.remedied(trained=False, **case.setting.as_loaded)), "plain checkpoint", tolerance=1e-4)
+    wanted = case.remedied(trained=False, **case.setting.as_loaded)
+    close(outputs(case, other), outputs(case, wanted), "plain checkpoint", tolerance=1e-4)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from tests.remedies.harness import Case, NotApplicable, check, close, outputs, same
+from tests.remedies.harness import Case, DoesNotApplyError, check, close, outputs, same
 from tests.remedies.hosts import TOKENS
 from unsmooth.remedies.base import REMEDIES
 
@@ -18,7 +18,7 @@ def neutral(case: Case) -> None:
     """At the setting that its class names, a remedy changes no bit."""
     options = REMEDIES[case.remedy].neutral
     if options is None or not case.setting.neutral:
-        raise NotApplicable("it has no neutral setting")
+        raise DoesNotApplyError("it has no neutral setting")
     plain = outputs(case, case.host.model())
     same(outputs(case, case.remedied(trained=False, **options)), plain, "neutral")
 
@@ -35,7 +35,7 @@ def changes(case: Case) -> None:
 def causality(case: Case) -> None:
     """Another token j leaves every output before j as it was to the bit, and moves those at j and after."""
     if not case.host.causal:
-        raise NotApplicable("not a causal host")
+        raise DoesNotApplyError("not a causal host")
     inputs = case.host.inputs()
     other = inputs.clone()
     other[:, 5] = case.host.inputs(seed=1)[:, 5] if case.host.kind == "vectors" else (inputs[:, 5] - 4) % 45 + 5
@@ -51,7 +51,7 @@ def causality(case: Case) -> None:
 def padding(case: Case) -> None:
     """Real tokens come out as they do from the row alone, padded on either side, however attention is computed."""
     if not case.host.paddings:
-        raise NotApplicable("images have no padding")
+        raise DoesNotApplyError("images have no padding")
     model = case.remedied()
     inputs, lengths = case.host.inputs(), torch.tensor([[TOKENS], [5]])
     place = torch.arange(TOKENS)
@@ -91,7 +91,9 @@ def decoding(case: Case) -> None:
 
 
 @torch.no_grad()
-def _in_chunks(model: Any, call: dict[str, Tensor], sizes: tuple[int, ...], cache: Any = None, start: int = 0) -> Tensor:
+def _in_chunks(
+    model: Any, call: dict[str, Tensor], sizes: tuple[int, ...], cache: Any = None, start: int = 0
+) -> Tensor:
     cache = DynamicCache(config=model.config) if cache is None else cache
     made = []
     for size in sizes:
@@ -124,7 +126,7 @@ def beams(case: Case) -> None:
 
 def _needs_cache(case: Case) -> None:
     if not case.host.cached:
-        raise NotApplicable("the host does not decode with a cache")
+        raise DoesNotApplyError("the host does not decode with a cache")
 
 
 @check("packed rows keep apart")
@@ -132,7 +134,7 @@ def packed(case: Case) -> None:
     """Two sequences in one row, told apart by positions that begin again, come out as each does alone."""
     _needs_cache(case)
     if case.host.name == "bert_decoder":
-        raise NotApplicable("the host itself does not tell packed rows apart")
+        raise DoesNotApplyError("the host itself does not tell packed rows apart")
     model, inputs = case.remedied(), case.host.inputs()
     row = inputs.reshape(1, -1)
     places = torch.arange(TOKENS).repeat(2)[None]

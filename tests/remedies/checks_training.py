@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.remedies.harness import Case, NotApplicable, check, close, new_parameters, outputs
+from tests.remedies.harness import Case, DoesNotApplyError, check, close, new_parameters, outputs
 
 # One encoder and one decoder are enough to learn on.
 LEARNERS = ("bert", "gpt2")
@@ -46,7 +46,7 @@ def gradients(case: Case) -> None:
 def training(case: Case) -> None:
     """The loss falls, and everything stays finite."""
     if case.host.name not in LEARNERS:
-        raise NotApplicable(f"trained on {' and '.join(LEARNERS)}")
+        raise DoesNotApplyError(f"trained on {' and '.join(LEARNERS)}")
     model = case.remedied().train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -104,7 +104,7 @@ def autocast(case: Case) -> None:
 def checkpointed(case: Case) -> None:
     """Blocks that run again in the backward pass give the same gradients."""
     if case.host.name not in CHECKPOINTED:
-        raise NotApplicable(f"tried on {', '.join(CHECKPOINTED)}")
+        raise DoesNotApplyError(f"tried on {', '.join(CHECKPOINTED)}")
     model = case.remedied()
     wanted = gradients_of(case, model)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unsmooth import remedies
 from tests.remedies.hosts import TestHost
 from tests.remedies.settings import SETTINGS, Setting
 from tests.remedies.snapshot import Snapshot
+from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import names
 
@@ -25,7 +25,7 @@ Status = Literal["pass", "fail", "impossible", "not applicable"]
 HOME = ".unsmooth."
 
 
-class NotApplicable(Exception):
+class DoesNotApplyError(Exception):
     """The check says nothing about such a case, for the reason given."""
 
 
@@ -138,7 +138,7 @@ def run(words: str, case: Case) -> Outcome:
     """One check of one case."""
     try:
         CHECKS[words](case)
-    except NotApplicable as error:
+    except DoesNotApplyError as error:
         return Outcome("not applicable", str(error))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]

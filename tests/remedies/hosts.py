@@ -124,7 +124,7 @@ def _hf(name: str, suffix: str = "Model", pooled: bool = False, **options: Any) 
     sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 48}
     tokens = {"vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": PAD, **SPECIAL}
     drops = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
-    without = {drop: 0.0 for drop in (*drops, "attention_dropout", "hidden_dropout", "classifier_dropout_prob")}
+    without = dict.fromkeys((*drops, "attention_dropout", "hidden_dropout", "classifier_dropout_prob"), 0.0)
 
     def build() -> nn.Module:
         config = getattr(transformers, f"{name}Config")(**(sizes | tokens | without | options))

@@ -62,7 +62,8 @@ class Snapshot:
         names = [name for name, _ in self.parameters]
         assert [name for name, _ in now.parameters] == names, "other parameters, or in another order"
         if not copied:
-            others = [name for (name, was), (_, parameter) in zip(self.parameters, now.parameters) if was is not parameter]
+            pairs = zip(self.parameters, now.parameters, strict=True)
+            others = [name for (name, was), (_, parameter) in pairs if was is not parameter]
             assert not others, f"parameters replaced by others: {others[:3]}"
         for was, module in zip(self.modules, now.modules, strict=True):
             assert was[:2] == module[:2], f"{was[0]}: {was[1].__name__} became {module[1].__name__} at {module[0]}"

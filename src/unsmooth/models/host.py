@@ -80,7 +80,7 @@ class Host:
 
     def __reduce__(self) -> Any:
         # Copied and pickled by its name, as a class is: a saved model that refers to its host need not hold functions.
-        if HOSTS.get(self.name) is self:
+        if self.name in HOSTS and HOSTS[self.name] is self:
             return _registered, (self.name,)
         return Host, tuple(getattr(self, field.name) for field in fields(self))
 

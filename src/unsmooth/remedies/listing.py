@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -102,18 +103,22 @@ def _load() -> None:
 
     for entry in entry_points(group=ENTRY_POINTS):
         try:
-            kind = entry.load()
+            _add(entry.load())
         except Exception as error:  # somebody else's package must not take ours down
-            import warnings
-
             warnings.warn(f"The remedy {entry.name!r} of {entry.value!r} failed to load: {error}", stacklevel=2)
-            continue
-        if not (isinstance(kind, type) and issubclass(kind, Edit)):
-            raise expected(
-                f"the entry point {entry.name!r} to be a subclass of unsmooth.remedies.Edit", repr(kind), "the class"
-            )
-        if kind.name not in REMEDIES:  # it may have used the decorator too
-            REMEDIES.add(kind.name, kind)
+
+
+def _add(kind: Any) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Edit)):
+        raise expected("a subclass of unsmooth.remedies.Edit", repr(kind), "the class itself")
+    missing = [name for name in ("name", "summary", "paper", "equation", "causal", "cost") if not hasattr(kind, name)]
+    missing += [f"options[{name!r}]" for name in option_defaults(kind) if name not in kind.options]
+    if missing:
+        raise expected(f"a remedy that says its {', '.join(missing)}", f"{kind.__name__} without", "adding them")
+    if kind.name not in REMEDIES:
+        REMEDIES.add(kind.name, kind)
+    elif REMEDIES[kind.name] is not kind:  # or it has used the decorator too
+        raise expected("a remedy with a name of its own", f"{kind.name!r}, which is taken", "another name")
 
 
 def _words(neutral: Mapping[str, Any] | None) -> str:

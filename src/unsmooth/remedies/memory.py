@@ -16,7 +16,6 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 
-
 # Class of a cache layer to the same class extended. A class cannot be made while a model is being compiled, so those
 # of transformers are made when a remedy is applied.
 _REMEMBERING: dict[Any, Any] = {}

@@ -68,7 +68,7 @@ def _running(x: Tensor, call: Call, key: str) -> tuple[Tensor, Tensor]:
     if call.memory is not None:
         earlier, seen_B1 = call.memory.read(f"{key}.sum"), call.memory.read(f"{key}.count")
         if earlier is not None and seen_B1 is not None:
-            total, count_BN = total + earlier, count_BN + seen_B1
+            total, count_BN = total + _until_start(earlier, call), count_BN + _until_start(seen_B1, call)
         call.memory.write(f"{key}.sum", total[:, -1:])
         call.memory.write(f"{key}.count", count_BN[:, -1:])
     return total, count_BN
@@ -80,6 +80,13 @@ def _since_start(running: Tensor, starts_BN: Tensor) -> Tensor:
     place_N = torch.arange(starts_BN.shape[1], device=starts_BN.device)
     start_BN = (place_N * starts_BN).cummax(dim=1).values
     return running - before.gather(1, _like(start_BN, running).expand(running.shape))
+
+
+def _until_start(earlier: Tensor, call: Call) -> Tensor:
+    """What earlier calls summed up, for tokens before which no other sequence has begun in this one."""
+    if call.starts_BN is None:
+        return earlier
+    return earlier * _like(~call.starts_BN.cummax(dim=1).values, earlier)
 
 
 def _exact(x: Tensor) -> torch.dtype:
