@@ -88,6 +88,31 @@ def test_files_of_the_tokenizer_are_the_models_own(bert_folder: Path, tmp_path: 
     assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1
 
 
+@pytest.mark.parametrize(
+    ("modules", "kept"),
+    [
+        ('[{"path": ""}, {"path": "1_Pooling"}]', {"modules.json", "1_Pooling"}),
+        ('[{"path": ""}, {"path": "2_Dense"}]', set()),
+        ('[{"path": "../diary"}]', set()),
+        ("not json", set()),
+    ],
+)
+def test_sentence_transformers_keep_their_pooling(
+    bert_folder: Path, tmp_path: Path, modules: str, kept: set[str]
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(bert_folder, source)
+    (tmp_path / "diary").mkdir()
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "modules.json").write_text(modules)
+    remedies.save(unsmooth.apply(bert(source), "deescalate"), tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES | {"remedies.safetensors"} | kept
+    if kept:
+        assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
+    assert unsmooth.load(tmp_path / "out") is not None
+
+
 def test_a_model_that_was_not_loaded_by_us_keeps_its_tokenizer(bert_folder: Path, tmp_path: Path) -> None:
     model = BertModel.from_pretrained(bert_folder)
     remedies.save(unsmooth.apply(model, "deescalate"), tmp_path / "out")

@@ -97,7 +97,7 @@ def save(
         if found:
             save_file(_differing(inner, plain), draft / TENSORS)
         made = write_whole(draft / RECORD, record)
-        for file in draft.iterdir():  # safetensors makes files that only their owner may read
+        for file in filter(Path.is_file, draft.rglob("*")):  # safetensors' are for their owner's eyes only
             file.chmod(made.stat().st_mode)
     return folder
 
@@ -205,13 +205,28 @@ def _save_beside(model: nn.Module, folder: Path) -> None:
     if home is not None and home.is_dir():
         for file in sorted({file for pattern in _BESIDE for file in home.glob(pattern)}):
             ours = (folder / file.name).exists() or any(file.match(pattern) for pattern in _NOT_BESIDE)
-            if file.is_file() and not ours:
+            if file.is_file() and not ours and _copy_modules(file, folder):
                 shutil.copyfile(file, folder / file.name)
         return
     with quiet():
         for one in (origin.tokenizer, origin.image_processor):
             if one is not None:
                 one.save_pretrained(folder)
+
+
+def _copy_modules(file: Path, folder: Path) -> bool:
+    """Where the file is sentence-transformers' list of modules, copy those that come after the model, or say no."""
+    if file.name != "modules.json":
+        return True
+    try:
+        paths = [str(module["path"]) for module in json.loads(file.read_text(encoding="utf-8")) if module["path"]]
+    except (ValueError, TypeError, KeyError):
+        return False
+    if not all(Path(path).name == path and (file.parent / path).is_dir() for path in paths):
+        return False
+    for path in paths:
+        shutil.copytree(file.parent / path, folder / path)
+    return True
 
 
 def _differing(model: nn.Module, plain: nn.Module) -> dict[str, Tensor]:
