@@ -41,8 +41,8 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, dict[str, Any]]]] = {
         "deescalate τ=1, values": ("deescalate", {"place": "values"}),
     },
     "attention and features": {
-        "attnscale ω=0.5": ("attnscale", {"init": 0.5}),
-        "featscale t=0.5": ("featscale", {"high": 0.5}),
+        "attnscale ω=0.5": ("attnscale", {"omega": 0.5}),
+        "featscale t=0.5": ("featscale", {"hc": 0.5}),
         "neutreno λ=0.6": ("neutreno", {}),
         "contranorm s=0.2": ("contranorm", {"scale": 0.2}),
     },

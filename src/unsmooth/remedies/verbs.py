@@ -20,6 +20,7 @@ from unsmooth.remedies.block import add_edit, drop_edit, hook_stack, remedies_of
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.listing import find_remedy, option_defaults
+from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
 
@@ -88,12 +89,13 @@ def apply(
     edits = [kind(site, **options) for site in chosen]
     order = 1 + max((_order(edit) for site in sites for edit in _edits(site).values()), default=-1)
     stack = stack_of(model, list(anatomy.blocks))
-    shared = _shared(sites)
+    shared, text = _shared(sites), new_mark()
     try:
         for site, edit in zip(chosen, edits, strict=True):
             edit.chosen, edit.order = dict(options), order
             edit.would_leak = kind.leaks(options) and not allow_leak
             _put_in(site, edit, shared, stack)
+            mark(site.block, f"{text} {_constants(edit)}")
     except BaseException:
         for site in reversed(chosen):
             if kind.name in _edits(site):
@@ -242,6 +244,16 @@ def _take_out(site: Site, name: str, stack: nn.Module, how: Callable[[Edit, Site
     drop_edit(site, name)
     if remedies_of(site.block) is None:
         close_up(site, stack, home.before)
+        unmark(site.block)
+    else:
+        mark(site.block, f"without {name}")
+
+
+def _constants(edit: Edit) -> str:
+    """What torch.compile would take for the same in blocks of one class: all about an edit but its parameters."""
+    plain = {key: value for key, value in vars(edit).items() if isinstance(value, int | float | str | tuple | None)}
+    shapes = {key: tuple(value.shape) for key, value in edit.state_dict().items()}
+    return f"{plain} {shapes}"
 
 
 def _remove(edit: Edit, site: Site) -> None:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.scale_from_mean import scale_from_mean, scale_from_values
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
@@ -58,6 +58,10 @@ class AttnScale(Edit):
         """(1+ω)·AV − ω·ΠV."""
         assert call.values is not None, "noted for every edit of the heads"
         values_BNKE = call.values.to(heads_BNHE.dtype)
-        if not call.causal and call.real_BN is None:
-            return scale_from_values(heads_BNHE, values_BNKE, self.omega)
-        return scale_from_mean(heads_BNHE, token_mean(values_BNKE, call, self.name), self.omega)
+        omega_H1 = self.omega.unsqueeze(-1)
+        if not call.causal and call.real_BN is None and values_BNKE.shape == heads_BNHE.shape:
+            return blend_whole(heads_BNHE, values_BNKE, omega_H1, -omega_H1)
+        mean_BNKE = token_mean(values_BNKE, call, self.name)
+        # Query heads k·G to k·G + G−1 read value head k.
+        mean_BNHE = mean_BNKE.repeat_interleave(heads_BNHE.shape[2] // mean_BNKE.shape[2], dim=2)
+        return blend(heads_BNHE, mean_BNHE, omega_H1, -omega_H1)

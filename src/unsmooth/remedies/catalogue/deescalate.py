@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.remove_mean import without_mean
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
@@ -106,7 +106,7 @@ class Deescalate(Edit):
     def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
         """What (I − τΠ) takes from the stream after the addition."""
         mean = self._mean(sum_BND, call)
-        return -(mean * self.fixed if self.fixed is not None else self._learned(mean))
+        return -(mean * self.fixed if self.fixed is not None else (self.tau * mean).to(mean.dtype))
 
     def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
         """Edit what the norm gives."""
@@ -121,16 +121,12 @@ class Deescalate(Edit):
         return self._without_mean(out_BND, call)
 
     def _without_mean(self, x: Tensor, call: Call) -> Tensor:
-        if self.fixed is None:
-            return x - self._learned(self._mean(x, call))
+        shift = -self.fixed if self.fixed is not None else -self.tau
         whole = call.real_BN is None and (self.whole or not call.causal)
         if whole and self.prior == 0.0 and x.shape[1] > 1:
-            return without_mean(x, self.fixed)
-        return torch.sub(x, self._mean(x, call), alpha=self.fixed)
+            return blend_whole(x, x, 0.0, shift)
+        return blend(x, self._mean(x, call), 0.0, shift)
 
     def _mean(self, x: Tensor, call: Call) -> Tensor:
         key = f"deescalate.{self.place}"
         return token_mean(x, call, key, whole=self.whole, prior=self.prior, keep_alone=self.keep_first)
-
-    def _learned(self, mean: Tensor) -> Tensor:
-        return (self.tau * mean).to(mean.dtype)

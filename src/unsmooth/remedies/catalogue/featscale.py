@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.scale_from_mean import reweight, reweight_whole
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
@@ -64,6 +64,7 @@ class FeatScale(Edit):
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Add s⊙m + t⊙(x − m)."""
+        gain_D, shift_D = self.times * self.hc, self.times * (self.dc - self.hc)
         if not call.causal and call.real_BN is None:
-            return reweight_whole(branch_BND, self.dc, self.hc, self.times)
-        return reweight(branch_BND, token_mean(branch_BND, call, self.name), self.dc, self.hc, self.times)
+            return blend_whole(branch_BND, branch_BND, gain_D, shift_D)
+        return blend(branch_BND, token_mean(branch_BND, call, self.name), gain_D, shift_D)
