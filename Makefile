@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install scan test lint types unit models explain-models theory bench clean
+.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean
 
 help:
 	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
@@ -17,6 +17,7 @@ help:
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
 	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
 	@echo "make theory   run the catalogue of the idealised layer, redraw docs/theory.md"
+	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (a quarter of an hour)"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -56,6 +57,9 @@ explain-models: $(VENV)/minilm
 
 theory: $(VENV)/installed
 	$(BIN)/python -m benchmarks.theory_catalogue
+
+matrix: $(VENV)/installed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m benchmarks.remedy_matrix
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

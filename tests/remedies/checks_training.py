@@ -86,6 +86,21 @@ def run_compiled(case: Case, model: nn.Module, backend: str) -> Tensor:
         torch._dynamo.reset()
 
 
+def inductor(case: Case) -> None:
+    """Outputs and gradients of the compiled model are those of the model."""
+    model = case.remedied()
+    wanted = gradients_of(case, model)
+    loss = loss_of(case, model)
+    torch._dynamo.reset()
+    model.zero_grad()
+    found = loss_of(case, torch.compile(model, fullgraph=True))
+    found.backward()
+    close(found.detach(), loss.detach(), "loss", tolerance=1e-4)
+    for name, parameter in model.named_parameters():
+        close(parameter.grad, wanted[name], f"gradient of {name}", tolerance=1e-4)
+    torch._dynamo.reset()
+
+
 @check("bf16 autocast")
 def autocast(case: Case) -> None:
     """As near to float32 as the plain model is, within a factor of three."""

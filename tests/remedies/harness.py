@@ -6,6 +6,7 @@ shows. What counts as impossible is what `apply` itself refuses, with the model 
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tests.remedies.snapshot import Snapshot
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import names
+from unsmooth.remedies.base import REMEDIES
 
 Status = Literal["pass", "fail", "impossible", "not applicable"]
 HOME = ".unsmooth."
@@ -55,24 +57,39 @@ class Case:
         """Shown by pytest."""
         return f"{self.remedy}-{self.variant}-{self.host.name}"
 
-    def remedied(self, trained: bool = True, seed: int = 0, **options: Any) -> Any:
+    def apply(self, model: nn.Module, neutral: bool = False, loaded: bool = False) -> None:
+        """Apply the remedy; what it draws at random is the same each time.
+
+        Args:
+            model: The host.
+            neutral: Add the remedy's neutral options to the setting's.
+            loaded: Add the options that give what loading a plain checkpoint gives.
+        """
+        torch.manual_seed(7)
+        options = dict(self.setting.options)
+        options |= (REMEDIES[self.remedy].neutral or {}) if neutral else {}
+        options |= self.setting.as_loaded if loaded else {}
+        remedies.apply(model, self.remedy, **options)
+
+    def remedied(self, trained: bool = True, seed: int = 0, **how: bool) -> Any:
         """The host with the remedy applied.
 
         Args:
             trained: Move its new parameters, as training would, so that none is at a special value.
-            seed: Of the host's weights; the remedy's own are drawn from the same seed each time.
-            **options: In place of the setting's.
+            seed: Of the host's weights.
+            **how: As `apply` takes it.
         """
         model = self.host.model(seed)
-        torch.manual_seed(7)
-        remedies.apply(model, self.remedy, **{**self.setting.options, **options})
+        self.apply(model, **how)
         if trained:
             train_a_little(model)
         return model
 
     def refusal(self) -> str | None:
         """Why the host cannot have it, or None where it can."""
-        model = self.host.model()
+        return self._refusal(self.host.model())
+
+    def _refusal(self, model: nn.Module) -> str | None:
         before = Snapshot.of(model)
         try:
             remedies.apply(model, self.remedy, **self.setting.options)
@@ -84,6 +101,27 @@ class Case:
         except UnsmoothError as error:  # where a call says that attention is causal
             return str(error)
         return None
+
+
+@dataclass(frozen=True)
+class Pair(Case):
+    """A remedy on top of another."""
+
+    below: Case
+
+    @property
+    def name(self) -> str:
+        """Shown by pytest."""
+        return f"{self.below.remedy}, then {self.remedy} on {self.host.name}"
+
+    def apply(self, model: nn.Module, neutral: bool = False, loaded: bool = False) -> None:
+        """Apply both."""
+        self.below.apply(model, neutral, loaded)
+        super().apply(model, neutral, loaded)
+
+    def refusal(self) -> str | None:
+        """Why the second cannot be had with the first, or on this host."""
+        return self.below.refusal() or self._refusal(self.below.remedied(trained=False))
 
 
 def new_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -122,6 +160,16 @@ def same(got: Tensor, wanted: Tensor, what: str) -> None:
 
 Check = Callable[[Case], None]
 CHECKS: dict[str, Check] = {}
+OF_PAIRS = (
+    "no token sees the future",
+    "padding changes nothing",
+    "decoding equals the full pass",
+    "gradients reach every parameter",
+    "undo is bit-equal",
+    "copies are independent",
+    "folds, or says why not",
+    "state_dict round-trips",
+)
 
 
 def check(words: str) -> Callable[[Check], Check]:
@@ -158,6 +206,24 @@ def run_all(case: Case, without: tuple[str, ...] = ()) -> dict[str, Outcome]:
     if meant:
         return {"applies": Outcome("fail", "expected to be refused, but it was applied")}
     return {"applies": Outcome("pass"), **{words: run(words, case) for words in CHECKS if words not in without}}
+
+
+def run_pair(pair: Pair) -> dict[str, Outcome]:
+    """The checks that two remedies at once could fail; either may refuse the other."""
+    try:
+        reason = pair.refusal()
+    except Exception as error:
+        return {"applies": Outcome("fail", f"{type(error).__name__}: {error}")}
+    if reason is not None:
+        return {"applies": Outcome("impossible", reason)}
+    return {"applies": Outcome("pass"), **{words: run(words, pair) for words in OF_PAIRS}}
+
+
+def pairs(host: TestHost) -> list[Pair]:
+    """Every remedy on top of every other, each in its first setting, of those that the host can have."""
+    first = [Case(remedy, next(iter(SETTINGS[remedy])), host) for remedy in names() if remedy in SETTINGS]
+    first = [case for case in first if host.name not in case.setting.refused_by]
+    return [Pair(above.remedy, above.variant, host, below) for below, above in itertools.permutations(first, 2)]
 
 
 def cases(hosts: tuple[TestHost, ...]) -> Iterator[Case]:

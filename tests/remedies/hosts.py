@@ -45,6 +45,9 @@ class TestHost:
     batch_first: bool = True
     family: bool = False
 
+    def __reduce__(self) -> Any:
+        return _by_name, (self.name,)  # to another process, where it is built anew
+
     @property
     def hugging_face(self) -> bool:
         """Whether it is a model of transformers."""
@@ -96,6 +99,10 @@ class TestHost:
             found = model(**call)
         found = found if isinstance(found, Tensor) else found[0]
         return found if self.batch_first else found.transpose(0, 1)
+
+
+def _by_name(name: str) -> TestHost:
+    return BY_NAME[name]
 
 
 @contextlib.contextmanager

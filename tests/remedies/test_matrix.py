@@ -3,19 +3,38 @@ from __future__ import annotations
 import pytest
 
 from tests.remedies import checks_lifecycle, checks_tokens, checks_training  # noqa: F401 - register the checks
-from tests.remedies.harness import Case, cases, run_all
-from tests.remedies.hosts import FAMILIES
+from tests.remedies.harness import Case, Outcome, Pair, cases, pairs, run, run_all, run_pair
+from tests.remedies.hosts import BY_NAME, FAMILIES
 from tests.remedies.settings import SETTINGS
 from unsmooth.remedies import names
 
+COMPILED = "compiles whole"
+
+
+def passes(found: dict[str, Outcome]) -> None:
+    failed = [f"{words}: {outcome.reason}" for words, outcome in found.items() if outcome.status == "fail"]
+    assert not failed, "\n".join(failed)
+
 
 def test_every_remedy_has_settings() -> None:
-    names()
     assert sorted(SETTINGS) == names()
 
 
 @pytest.mark.parametrize("case", list(cases(FAMILIES)), ids=lambda case: case.name)
 def test_remedy_on_host(case: Case) -> None:
-    found = run_all(case, without=("compiles whole",))
-    failed = [f"{words}: {outcome.reason}" for words, outcome in found.items() if outcome.status == "fail"]
-    assert not failed, "\n".join(failed)
+    passes(run_all(case, without=(COMPILED,)))
+
+
+# Compiling takes seconds: an encoder and a decoder here, all hosts in the matrix.
+@pytest.mark.parametrize("host", ["torch_post", "llama"])
+@pytest.mark.parametrize("remedy", sorted(SETTINGS))
+def test_compiles(remedy: str, host: str) -> None:
+    case = Case(remedy, next(iter(SETTINGS[remedy])), BY_NAME[host])
+    if case.refusal() is None:
+        passes({COMPILED: run(COMPILED, case)})
+
+
+# One order of each pair on one host here, both on two in the matrix.
+@pytest.mark.parametrize("pair", pairs(BY_NAME["bert"])[::4] + pairs(BY_NAME["gpt2"])[2::4], ids=lambda pair: pair.name)
+def test_stacked(pair: Pair) -> None:
+    passes(run_pair(pair))

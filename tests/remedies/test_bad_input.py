@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.remedies.hosts import BY_NAME
+from tests.remedies.snapshot import Snapshot
+from unsmooth import remedies
+from unsmooth.errors import UnsmoothError
+from unsmooth.remedies.base import REMEDIES, Edit
+
+
+def refused(model: nn.Module, name: Any, message: str, **options: Any) -> None:
+    """One clear error, and the model untouched."""
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match=message) as caught:
+        remedies.apply(model, name, **options)
+    assert "\n" not in str(caught.value)
+    before.check(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("deescalat", "Did you mean 'deescalate'?"),
+        ("Sharpen", "Did you mean 'sharpen'?"),
+        ("entirely other", "Expected a known remedy"),
+        ("", "Expected a known remedy"),
+        (None, "the name of a remedy but got None"),
+        (3, "the name of a remedy but got 3"),
+    ],
+)
+def test_unknown_remedy(name: Any, message: str) -> None:
+    refused(BY_NAME["vit"].model(), name, re.escape(message))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("deescalate", {"tua": 1.0}, "Did you mean 'tau'?"),
+        ("deescalate", {"tau": 2.5}, "tau between 0.0 and 2.0 but got 2.5"),
+        ("deescalate", {"tau": -0.1}, "tau between 0.0 and 2.0 but got -0.1"),
+        ("deescalate", {"tau": float("nan")}, "tau between 0.0 and 2.0 but got nan"),
+        ("deescalate", {"tau": True}, "tau between 0.0 and 2.0 but got True"),
+        ("deescalate", {"tau": "1"}, "tau between 0.0 and 2.0 but got '1'"),
+        ("deescalate", {"tau": None}, "tau between 0.0 and 2.0 but got None"),
+        ("deescalate", {"tau": torch.tensor(1.0)}, "tau between 0.0 and 2.0 but got tensor"),
+        ("deescalate", {"place": "resid"}, "Did you mean 'residual'?"),
+        ("deescalate", {"place": None}, "place as one of attention, residual, norm, values but got None"),
+        ("deescalate", {"prior": -1}, "prior between"),
+        ("residual_scaling", {"scale": float("inf")}, "scale between"),
+        ("sharpen", {"basis": "orthonormal"}, "Did you mean 'orthogonal'?"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    refused(BY_NAME["bert"].model(), name, re.escape(message), **options)
+
+
+@pytest.mark.parametrize("layers", [7, -4, [0, 3], [], slice(3, None), True, 0.0, 1.01, "0", [0.5]])
+def test_bad_layers(layers: Any) -> None:
+    refused(BY_NAME["bert"].model(), "deescalate", "layers|fraction", layers=layers)
+
+
+@pytest.mark.parametrize("host", ["bert", "gpt2", "torch_post"])
+def test_twice(host: str) -> None:
+    model = BY_NAME[host].model()
+    remedies.apply(model, "deescalate", layers=[0, 1])
+    refused(model, "deescalate", "deescalate in block .* already", layers=[1, 2])
+    remedies.apply(model, "deescalate", layers=[2])
+    assert [one.layers for one in remedies.applied(model)] == [(0, 1), (2,)]
+
+
+class Everybody(Edit):
+    """A third party's: adds the mean over all tokens, and has no causal form."""
+
+    name = "everybody"
+    summary = paper = equation = cost = "-"
+    causal = "none"
+
+    def on_mlp(self, branch_BND: Tensor, call: Any) -> Tensor:
+        return branch_BND + branch_BND.mean(1, keepdim=True)
+
+
+@pytest.fixture
+def everybody() -> Any:
+    REMEDIES.add("everybody", Everybody)
+    yield "everybody"
+    del REMEDIES._items["everybody"]
+
+
+@pytest.mark.parametrize("host", ["gpt2", "llama", "neox_parallel", "bert_decoder"])
+def test_no_causal_form(host: str, everybody: str) -> None:
+    for name, options in ((everybody, {}), ("deescalate", {"mean": "all"})):
+        model = BY_NAME[host].model()
+        refused(model, name, "causal form for a decoder .*allow_leak=True", **options)
+        with pytest.warns(UserWarning, match=f"{name} lets tokens of a causal model see later ones"):
+            remedies.apply(model, name, allow_leak=True, **options)
+        ids = BY_NAME[host].inputs()
+        other = ids.clone()
+        other[:, -1] = (other[:, -1] - 4) % 45 + 5
+        with torch.no_grad():
+            moved = model(input_ids=ids).logits - model(input_ids=other).logits
+        assert moved[:, :-1].abs().max() > 1e-4  # it does leak, as was said
+        before = Snapshot.of(BY_NAME[host].model())
+        before.check(remedies.undo(model), copied=True)
+
+
+def test_no_warning_where_nothing_leaks(everybody: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        remedies.apply(BY_NAME["bert"].model(), everybody, allow_leak=True)
+        remedies.apply(BY_NAME["gpt2"].model(), "deescalate", allow_leak=True)
+
+
+@pytest.mark.parametrize("is_causal", [None, True, False])
+@pytest.mark.parametrize("boolean", [True, False])
+def test_no_causal_form_where_the_call_is_causal(is_causal: bool | None, boolean: bool, everybody: str) -> None:
+    host = BY_NAME["torch_pre"]
+    x, mask = host.inputs(), nn.Transformer.generate_square_subsequent_mask(8)
+    call = {"src": x, "mask": mask == -torch.inf if boolean else mask, "is_causal": is_causal}
+    for name, options in ((everybody, {}), ("deescalate", {"mean": "all"})):
+        model = remedies.apply(host.model(), name, **options)
+        host.output(model, {"src": x})
+        with pytest.raises(UnsmoothError, match=f"{name} with options that let a token see later ones"):
+            host.output(model, call)
+        allowed = remedies.apply(host.model(), name, allow_leak=True, **options)
+        assert host.output(allowed, call).isfinite().all()
+
+
+def test_folding_what_does_not_fold_and_nothing() -> None:
+    host = BY_NAME["bert"]
+    model = host.model()
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match="a model with remedies applied but got a plain one"):
+        remedies.fold(model)
+    before.check(model)
+    remedies.apply(model, "residual_scaling")
+    remedies.apply(model, "deescalate", layers=[2])
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match=r"deescalate does not: .*block 'encoder\.layer\.2'"):
+        remedies.fold(model)
+    before.check(model)
+
+
+class Int8Linear(nn.Linear):
+    """Stands for a quantised layer: the right class, but whole numbers."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        super().__init__(like.in_features, like.out_features)
+        self.weight = nn.Parameter(torch.zeros_like(self.weight, dtype=torch.int8), requires_grad=False)
+
+
+class Linear4bit(nn.Linear):
+    """Stands for bitsandbytes': a subclass with a forward pass of its own."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        super().__init__(like.in_features, like.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).round()
+
+
+class LoraLinear(nn.Module):
+    """Stands for an adapter: shows the weight that it wraps, and applies another."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer, self.a, self.b = like, nn.Linear(like.in_features, 2), nn.Linear(2, like.out_features)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.base_layer.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_layer(x) + self.b(self.a(x))
+
+
+@pytest.mark.parametrize("kind", [Int8Linear, Linear4bit, LoraLinear])
+@pytest.mark.parametrize("path", ["attention.self.value", "attention.output.dense", "output.dense"])
+@pytest.mark.parametrize("name", ["sharpen", "deescalate", "residual_scaling"])
+def test_weights_that_are_not_plain(kind: Callable[[nn.Linear], nn.Module], path: str, name: str) -> None:
+    model = BY_NAME["bert"].model()
+    block = model.encoder.layer[1]
+    block.set_submodule(path, kind(block.get_submodule(path)))
+    refused(model, name, r"Expected .* in BertLayer but got .*float weights and adapters merged")
+
+
+def test_compiled() -> None:
+    for compiled in (torch.compile, lambda model: (model.compile(), model)[1]):
+        refused(compiled(BY_NAME["bert"].model()), "deescalate", "not compiled yet .*before torch.compile")
+    model = BY_NAME["bert"].model()
+    model.encoder.layer[1].compile()
+    refused(model, "deescalate", "not compiled yet")
+
+
+def test_models_that_have_no_place_for_it() -> None:
+    refused(nn.Sequential(nn.Linear(2, 2)), "deescalate", "Transformer blocks in Sequential")
+    with pytest.raises(UnsmoothError, match=r"an nn\.Module but got str"):
+        remedies.apply("bert-base-uncased", "deescalate")  # type: ignore[type-var]
+    import transformers
+
+    config = transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4)
+    refused(transformers.BloomModel(config), "deescalate", "blocks that remedies know .* but got bloom blocks")
+    both = nn.ModuleDict({"one": BY_NAME["bert"].model(), "two": BY_NAME["vit"].model()})
+    refused(both, "deescalate", "one stack of Transformer blocks")
+    refused(both, "deescalate", "modules that match blocks='three", blocks="three.*")
+
+
+def test_wider_heads_than_the_stream() -> None:
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    config = transformers.Qwen3Config(vocab_size=50, **sizes, num_key_value_heads=4, head_dim=16)
+    refused(transformers.Qwen3ForCausalLM(config), "sharpen", "sharpen cannot be applied to qwen block")
+
+
+class Breaks(Edit):
+    """Fails in its third block, after it has changed two."""
+
+    name = "breaks"
+    summary = paper = equation = cost = "-"
+    causal = "unchanged"
+
+    def __init__(self, site: Any) -> None:
+        super().__init__(site)
+        self.last = site.index == 2
+
+    def install(self, site: Any) -> None:
+        with torch.no_grad():
+            site.output_matrix().neg_()
+        if self.last:
+            raise RuntimeError("half way")
+
+    def remove(self, site: Any) -> None:
+        with torch.no_grad():
+            site.output_matrix().neg_()
+
+
+@pytest.mark.parametrize("host", ["bert", "torch_post", "gpt2"])
+def test_failing_half_way_leaves_nothing_behind(host: str) -> None:
+    REMEDIES.add("breaks", Breaks)
+    try:
+        model = BY_NAME[host].model()
+        before = Snapshot.of(model)
+        with pytest.raises(RuntimeError, match="half way"):
+            remedies.apply(model, "breaks")
+        before.check(model)
+    finally:
+        del REMEDIES._items["breaks"]
