@@ -63,6 +63,7 @@ class Host:
         attention_module: Path, relative to the block, of the module inside which the attention map is formed.
         wiring: The parts of a block by path; None where a remedy cannot change such a block.
         depth: How many block calls one forward pass makes.
+        pads: Whether a batch may have padding; images have none, whatever mask their blocks are handed.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Host:
     attention_module: Callable[[nn.Module], str] | None = None
     wiring: Callable[[nn.Module], Wiring] | None = None
     depth: Callable[[Mapping[str, nn.Module]], int] = len
+    pads: bool = True
 
     def __reduce__(self) -> Any:
         # Copied and pickled by its name, as a class is: a saved model that refers to its host need not hold functions.

@@ -70,7 +70,7 @@ def _has_triton() -> bool:
 
 def _flat(weight: Weight, x: Tensor) -> Weight:
     """One number per channel, where it is not one number for all."""
-    return weight.expand(x.shape[2:]).flatten() if isinstance(weight, Tensor) else weight
+    return weight.expand(x.shape[2:]).flatten().contiguous() if isinstance(weight, Tensor) else weight
 
 
 class _Blend(torch.autograd.Function):

@@ -16,6 +16,7 @@ from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile, read_mask
 from unsmooth.remedies.memory import Memory
+from unsmooth.remedies.passes import begin_pass, shared_in
 from unsmooth.remedies.site import is_causal
 
 # Where a module keeps its hooks, and what else it keeps under the same keys.
@@ -54,7 +55,7 @@ class EnterStack(Hook):
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Called by torch before the stack."""
-        self.shared.held.clear()
+        begin_pass(self.shared)
         together: dict[type[Edit], list[Edit]] = {}
         for block in self.blocks:
             for edit in block.children():
@@ -97,6 +98,7 @@ class EnterBlock(Hook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called by torch before the block."""
         stream = first_input(args, kwargs)
+        shared = shared_in(stream, self.shared)
         if stream.ndim != 3 or stream.is_nested:
             got = "a nested tensor" if stream.is_nested else f"shape {tuple(stream.shape)}"
             raise expected("a block called with (batch, tokens, dim)", got, "a batch, if of one")
@@ -112,7 +114,7 @@ class EnterBlock(Hook):
         cache = self._argument("past_key_values", args, kwargs)
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
-        self.now.held["call"] = Call(stream, causal, real_BN, starts_BN, memory, self.shared.held)
+        self.now.held["call"] = Call(stream, causal, real_BN, starts_BN, memory, shared)
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if name in kwargs:
@@ -123,7 +125,8 @@ class EnterBlock(Hook):
     def _masks(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: int, tokens: int, causal: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        mask = self._argument("attention_mask", args, kwargs)
+        # Inside a CUDA graph transformers hands on a mask even where nothing is masked.
+        mask = self._argument("attention_mask", args, kwargs) if self.host.pads else None
         held = self.shared.held.get("mask")
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
             held = self.shared.held["mask"] = (mask, read_mask(mask, batch, tokens, causal))

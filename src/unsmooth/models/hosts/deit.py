@@ -13,6 +13,7 @@ HOSTS.add(
         prefix_tokens=lambda model: 2,
         value_projection=vit_values,
         wiring=vit_wiring,
+        pads=False,
         attention_module=lambda block: "attention",
     ),
 )

@@ -54,6 +54,7 @@ HOSTS.add(
         prefix_tokens=lambda model: 1,
         value_projection=vit_values,
         wiring=vit_wiring,
+        pads=False,
         attention_module=lambda block: "attention",
     ),
 )
