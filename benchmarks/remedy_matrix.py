@@ -130,7 +130,7 @@ def _key(case: Case) -> Key:
 
 
 def _meaning(words: str) -> str:
-    return BESIDE[words] if words in BESIDE else (CHECKS[words].__doc__ or "").strip()
+    return BESIDE[words] if words in BESIDE else " ".join((CHECKS[words].__doc__ or "").split())
 
 
 def _entry(key: Key, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
@@ -167,8 +167,8 @@ def page(found: Mapping[str, Any]) -> str:
         "# Remedies and hosts",
         "",
         f"Every remedy, in each of its settings, on every host: {len(found['cases'])} combinations, of which "
-        f"{possible} are possible and {len(impossible)} are refused with a reason before anything is touched. Of the checks "
-        f"{total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model has no "
+        f"{possible} are possible and {len(impossible)} are refused with a reason before anything is touched. Of the "
+        f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model has no "
         f"padding, an encoder no cache). Written by `make matrix` ({versions}).",
         "",
         "All hosts are tiny: three layers of width 32, random weights. New parameters are moved away from where they "

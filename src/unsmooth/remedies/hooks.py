@@ -73,7 +73,8 @@ class LeaveStack(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """Called by torch after the stack."""
-        if torch.is_grad_enabled():
+        # Compiled, what is left would be an output more, and a reason to compile again.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.shared.held.pop("mask", None)
         else:
             self.shared.held.clear()
