@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean
+.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies
 
 help:
 	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
@@ -18,6 +18,8 @@ help:
 	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
 	@echo "make theory   run the catalogue of the idealised layer, redraw docs/theory.md"
 	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (a quarter of an hour)"
+	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"
+	@echo "make bench-remedies  what remedies cost in a training step and keep over a thousand -> docs/remedies"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -60,6 +62,16 @@ theory: $(VENV)/installed
 
 matrix: $(VENV)/installed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m benchmarks.remedy_matrix
+
+curves: $(VENV)/minilm
+	$(BIN)/python -m benchmarks.remedy_curves
+	$(BIN)/python -m benchmarks.remedy_page
+
+bench-remedies: $(VENV)/installed
+	$(BIN)/python -m benchmarks.remedy_cost
+	$(BIN)/python -m benchmarks.sharpen_training
+	$(BIN)/python -m benchmarks.apply_cost
+	$(BIN)/python -m benchmarks.remedy_page
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

