@@ -168,8 +168,8 @@ def page(found: Mapping[str, Any]) -> str:
         "",
         f"Every remedy, in each of its settings, on every host: {len(found['cases'])} combinations, of which "
         f"{possible} are possible and {len(impossible)} are refused with a reason before anything is touched. Of the "
-        f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model has no "
-        f"padding, an encoder no cache). Written by `make matrix` ({versions}).",
+        f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model "
+        f"has no padding, an encoder no cache). Written by `make matrix` ({versions}).",
         "",
         "All hosts are tiny: three layers of width 32, random weights. New parameters are moved away from where they "
         "start, as training would, in every check but those of the neutral setting, of undo and of plain checkpoints. "
