@@ -16,6 +16,7 @@ from unsmooth.remedies.spectral.form import Form, stacked
 from unsmooth.remedies.spectral.interval import Interval
 from unsmooth.remedies.spectral.precision import full_precision
 from unsmooth.remedies.spectral.projecting import HeadMaps, project
+from unsmooth.remedies.spectral.scaled import scaled_rows
 from unsmooth.remedies.spectral.slots import ValueSlots, copy_all, random_orthonormal
 
 
@@ -49,7 +50,7 @@ class Gram(Form):
     def output_rows(self) -> Tensor:
         """∓s²Bᵀ, divided among the query heads that read one value head."""
         self.keep_current()
-        return self.slots.per_query_head(self.slots.rows() * self.factor)
+        return self.slots.per_query_head(scaled_rows(self.slots, self.factor))
 
     @classmethod
     @torch.no_grad()
@@ -60,12 +61,12 @@ class Gram(Form):
         with torch.autocast(rows_LMD.device.type, enabled=False):
             before_LD1 = torch.stack([form.direction for form in grams]).to(rows_LMD.dtype).unsqueeze(-1)
             across_LM1 = rows_LMD @ before_LD1
-            after_LD = (rows_LMD.mT @ across_LM1).squeeze(-1)
-            tiny = torch.finfo(after_LD.dtype).tiny
-            length_L = after_LD.norm(dim=-1).clamp(min=tiny)
-            squared_L = length_L.square() / across_LM1.square().sum(dim=(-2, -1)).clamp(min=tiny)
-            factors_L = grams[0].factor_for(squared_L)
-            after_LD = after_LD / length_L.unsqueeze(-1)
+            after_LD1 = rows_LMD.mT @ across_LM1
+            tiny = torch.finfo(after_LD1.dtype).tiny
+            length_L11 = torch.linalg.vector_norm(after_LD1, dim=(1, 2), keepdim=True).clamp(min=tiny)
+            largest_L11 = length_L11 / torch.linalg.vector_norm(across_LM1, dim=(1, 2), keepdim=True).clamp(min=tiny)
+            factors_L = grams[0].factor_for(largest_L11).flatten()
+            after_LD = (after_LD1 / length_L11).squeeze(-1)
         places = [form.direction for form in grams] + [form.factor for form in grams]
         copy_all(places, [*after_LD.unbind(), *factors_L.unbind()])
 
@@ -79,12 +80,12 @@ class Gram(Form):
         length = direction_D.norm()
         if length > 0:  # as it is not where all weights are zero
             copy_all([self.direction], [direction_D / length])
-        copy_all([self.factor], [self.factor_for(values[-1])])
+        copy_all([self.factor], [self.factor_for(values[-1].clamp(min=0.0).sqrt())])
 
-    def factor_for(self, squared: Tensor) -> Tensor:
-        """∓s²/group for σ₁²: B is left alone until it reaches the limit."""
+    def factor_for(self, largest: Tensor) -> Tensor:
+        """∓s²/group for σ₁: B is left alone until it reaches the limit."""
         limit = self.interval.limit
-        return (limit / squared.clamp(min=limit)) * (self.interval.sign / self.slots.group)
+        return largest.clamp(min=math.sqrt(limit)).pow(-2) * (limit * self.interval.sign / self.slots.group)
 
     def report(self) -> Mapping[str, float]:
         """How much the cap takes away: 1 while B is inside the interval by itself."""
