@@ -159,7 +159,7 @@ def one_line(text: str) -> str:
         (["deescalate", "BERT", "--set", "place=valeus"], "Did you mean 'values'"),
         (["deescalate", "BERT", "--set", "tau"], "key=value"),
         (["deescalate + smooth", "BERT", "--set", "tau=1"], "--set beside one remedy"),
-        (["deescalate", "BERT", "--fold"], "remedies that fold into weights but deescalate does not"),
+        (["deescalate", "BERT", "--fold"], "remedies that fold into weights but got deescalate"),
         (["deescalate", "BERT", "--layers", "3"], "layers from 0 to 2"),
         (["deescalate", "BERT", "--layers", "4:8"], "at least one of 3 layers"),
         (["deescalate", "BERT", "--layers", "1.5"], "a fraction of depth"),

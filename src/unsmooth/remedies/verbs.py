@@ -133,8 +133,8 @@ def fold(model: M, *, blocks: str | None = None) -> M:
         reason = _edits(site)[name].why_not_foldable()
         if reason is not None:
             raise expected(
-                f"remedies that fold into weights but {name} does not: {reason};",
-                f"{name} in block {site.path!r}",
+                "remedies that fold into weights",
+                f"{name} in block {site.path!r}, which does not: {reason}",
                 "unsmooth.remedies.save(model, folder), which keeps remedies beside the weights",
             )
     for site, name in sorted(found, key=lambda one: _edits(one[0])[one[1]].fold_order):
