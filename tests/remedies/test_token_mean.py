@@ -6,11 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.remedies.hosts import BY_NAME
+from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies.call import Call, read_mask
+from unsmooth.remedies.entering import EnterBlock
 from unsmooth.remedies.token_mean import token_mean
 
 BATCH, TOKENS, DIM = 3, 7, 4
+CUTS = torch.tensor([0, 3, 7, 8])
 
 
 def call_of(x: Tensor, **fields: Any) -> Call:
@@ -159,3 +163,20 @@ def test_a_window_is_not_a_beginning() -> None:
 def test_masks_that_cannot_be_read(mask: Any) -> None:
     with pytest.raises(UnsmoothError, match="mask"):
         read_mask(mask, 2, 3, causal=False)
+
+
+class FlashConfig:
+    _attn_implementation = "flash_attention_2"
+
+
+@pytest.mark.parametrize("told", [{"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0]])}, {"cu_seq_lens_q": CUTS}])
+def test_kernels_without_a_mask_are_told_of_packed_rows_otherwise(told: dict[str, Tensor]) -> None:
+    """No such kernel runs here, so the block is only entered."""
+    block = remedies.apply(BY_NAME["llama"].model(), "deescalate").model.layers[0]
+    x = torch.randn(1, 8, 32)
+    (enter,) = [hook for hook in block._forward_pre_hooks.values() if isinstance(hook, EnterBlock)]
+    enter(block, (x,), {"attention_mask": None, **told})
+    assert enter.now.held["call"].starts_BN is None  # the kernels of torch are told by their mask
+    block.self_attn.config = FlashConfig()
+    enter(block, (x,), {"attention_mask": None, **told})
+    assert enter.now.held["call"].starts_BN.nonzero()[:, 1].tolist() == [3, 7]

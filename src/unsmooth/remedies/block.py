@@ -10,17 +10,15 @@ from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.host import Host
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.entering import EnterBlock, EnterStack, LeaveStack
 from unsmooth.remedies.hooks import (
     AddToBranch,
     AddToSum,
     EditHeads,
     EditOutput,
     EditValues,
-    EnterBlock,
-    EnterStack,
     FitCheckpoint,
     LeaveBlock,
-    LeaveStack,
     remove_hooks,
 )
 from unsmooth.remedies.memory import get_ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,3 +86,19 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
     sees_previous = sees_previous[:, -(tokens - 1) :]
     begins = ~sees_previous & real_BN[:, :-1] & real_BN[:, 1:]
     return real_BN, torch.nn.functional.pad(begins, (1, 0))
+
+
+def packed_starts(told: Mapping[str, Any], tokens: int) -> Tensor | None:
+    """The first tokens of packed sequences in one row, from what kernels without a mask are told.
+
+    >>> packed_starts({"position_ids": torch.tensor([[0, 1, 2, 0, 1]])}, 5)
+    tensor([[False, False, False,  True, False]])
+    >>> packed_starts({"cu_seq_lens_q": torch.tensor([0, 3, 5])}, 5)
+    tensor([[False, False, False,  True, False]])
+    """
+    lengths, positions = told.get("cu_seq_lens_q"), told.get("position_ids")
+    if lengths is not None:
+        return torch.isin(torch.arange(tokens, device=lengths.device), lengths[1:-1])[None]
+    if positions is None or positions.shape != (1, tokens):
+        return None
+    return torch.nn.functional.pad(positions[:, 1:] != positions[:, :-1] + 1, (1, 0))
