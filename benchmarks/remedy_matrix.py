@@ -14,7 +14,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,14 +25,15 @@ import transformers
 from tests.remedies import checks_lifecycle, checks_tokens, checks_training  # noqa: F401 - register the checks
 from tests.remedies.checks_training import inductor
 from tests.remedies.distributed import DDP, FSDP2, distributed_cases, run_distributed
-from tests.remedies.harness import CHECKS, OF_PAIRS, Case, Outcome, Pair, cases, pairs, run_all, run_pair
+from tests.remedies.harness import CHECKS, Case, Outcome, Pair, cases, pairs, run_all, run_pair
 from tests.remedies.hosts import BY_NAME, HOSTS
 from tests.remedies.settings import SETTINGS
 
+from benchmarks.remedy_matrix_page import PAIRED, SIGNS, failing_checks, page, statuses
 from unsmooth.files import write_whole
+from unsmooth.remedies import describe
 
 COMMAND = "python -m benchmarks.remedy_matrix"
-PAIRED = ("bert", "gpt2")
 INDUCTOR = "compiled by inductor"
 # What each check asks, for the page; those without a function of their own are described here.
 BESIDE = {
@@ -41,8 +42,6 @@ BESIDE = {
     INDUCTOR: "Outputs and gradients of the model compiled by inductor without a graph break are those of the model; "
     "once per remedy, on vit or, where that is impossible, on bert.",
 }
-SIGNS = {"pass": "✓", "fail": "✗", "impossible": "—", "not applicable": "·"}
-
 Key = tuple[str, str, str]
 
 
@@ -56,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page-only", action="store_true", help="write the page again from what is saved")
     options = parser.parse_args(arguments)
     if options.page_only:
-        found = json.loads(options.out.read_text())
+        found = read(options.out)
     else:
         found = record(options.only or sorted(SETTINGS), options.workers)
-        write_whole(options.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        write_whole(options.out, as_json(found))
     options.page.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.page, page(found))
-    failing = list(_failing(found))
-    total = Counter(_statuses(found))
+    failing = list(failing_checks(found))
+    total = Counter(statuses(found))
     print(f"{dict(total)} in {found['seconds']} s; written to {options.page} and {options.out}")
     for line in failing:
         print(f"  {line}")
@@ -94,10 +93,42 @@ def record(remedies: Sequence[str], workers: int) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "seconds": round(time.perf_counter() - start),
+        "remedies": {name: _described(name) for name in remedies},
         "checks": {words: _meaning(words) for words in [*CHECKS, INDUCTOR, DDP, FSDP2]},
         "cases": [_entry(key, outcomes) for key, outcomes in found.items()],
         "pairs": [_pair(pair, outcomes) for pair, outcomes in stacked],
     }
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """One line for each case, its outcomes one letter for each check."""
+    words = ["applies", *found["checks"]]
+    short = {"letters": {status[0]: status for status in SIGNS}, "order": words}
+    for part in ("cases", "pairs"):
+        rows = [
+            {**entry, "outcomes": "".join(entry["outcomes"].get(one, "-")[0] for one in words)} for entry in found[part]
+        ]
+        short[part] = [json.dumps(row, ensure_ascii=False) for row in rows]
+    text = json.dumps({**found, **short}, indent=1, ensure_ascii=False)
+    for part in ("cases", "pairs"):  # each row is a line already
+        for row in short[part]:
+            text = text.replace(json.dumps(row, ensure_ascii=False), row, 1)
+    return text + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `as_json` wrote."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for entry in [*found["cases"], *found["pairs"]]:
+        letters = zip(found["order"], entry["outcomes"], strict=True)
+        entry["outcomes"] = {words: found["letters"][letter] for words, letter in letters if letter != "-"}
+    return found
+
+
+def _described(name: str) -> dict[str, str]:
+    said = describe(name)
+    neutral = "none" if said.neutral is None else ", ".join(f"{key}={value!r}" for key, value in said.neutral.items())
+    return {"paper": said.paper, "neutral": neutral, "causal": said.causal, "folds": said.folds or "no"}
 
 
 def run_inductor(case: Case) -> Outcome:
@@ -141,150 +172,6 @@ def _entry(key: Key, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
 
 def _pair(pair: Pair, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     return {"below": pair.below.remedy, **_entry(_key(pair), outcomes)}
-
-
-def _statuses(found: Mapping[str, Any]) -> Iterator[str]:
-    for entry in [*found["cases"], *found["pairs"]]:
-        yield from (status for words, status in entry["outcomes"].items() if (words, status) != ("applies", "pass"))
-
-
-def _failing(found: Mapping[str, Any]) -> Iterator[str]:
-    for entry in [*found["cases"], *found["pairs"]]:
-        for words, status in entry["outcomes"].items():
-            if status == "fail":
-                who = " + ".join(name for name in (entry.get("below"), entry["remedy"]) if name)
-                yield f"{who} ({entry['setting']}) on {entry['host']}, {words}: {entry['reasons'][words]}"
-
-
-def page(found: Mapping[str, Any]) -> str:
-    """The page for people."""
-    total = Counter(_statuses(found))
-    failing = list(_failing(found))
-    impossible = [entry for entry in found["cases"] if entry["outcomes"]["applies"] == "impossible"]
-    possible = len(found["cases"]) - len(impossible)
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    lines = [
-        "# Remedies and hosts",
-        "",
-        f"Every remedy, in each of its settings, on every host: {len(found['cases'])} combinations, of which "
-        f"{possible} are possible and {len(impossible)} are refused with a reason before anything is touched. Of the "
-        f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model "
-        f"has no padding, an encoder no cache). Written by `make matrix` ({versions}).",
-        "",
-        "All hosts are tiny: three layers of width 32, random weights. New parameters are moved away from where they "
-        "start, as training would, in every check but those of the neutral setting, of undo and of plain checkpoints. "
-        "“To the bit” means equal in every bit; elsewhere numbers are compared to 2e-5 of the largest (folded "
-        "weights and loaded checkpoints to 1e-4). `nn.TransformerEncoder` is compared with torch's fused layer off, "
-        "which rounds otherwise.",
-        "",
-        "## What fails",
-        "",
-        *([f"- {line}" for line in failing] or ["Nothing."]),
-        "",
-        "## What is asked",
-        "",
-        _table(("check", "what it asks", "pass", "fail"), [_check_row(found, words) for words in found["checks"]]),
-        "",
-        "## What is impossible",
-        "",
-        _table(("remedy", "hosts", "why"), _reasons(impossible)),
-        "",
-        "## Remedy by remedy",
-        "",
-        "Settings that pass, of those that are possible; · where a check does not apply, — where none is possible.",
-        "",
-        *_by_remedy(found),
-        *_stacked(found),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _check_row(found: Mapping[str, Any], words: str) -> tuple[str, ...]:
-    count = Counter(entry["outcomes"].get(words) for entry in found["cases"])
-    return words, found["checks"][words], str(count["pass"]), str(count["fail"])
-
-
-def _reasons(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """One row for each remedy and reason, without the name of the block in it."""
-    hosts: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        reason = entry["reasons"]["applies"]
-        reason = reason.partition("': ")[2] or reason  # "… cannot be applied to gpt2 block 'transformer.h.0': why"
-        setting = entry["setting"] if len(_settings_refused(entries, entry)) < len(SETTINGS[entry["remedy"]]) else ""
-        remedy = f"{entry['remedy']} ({setting})" if setting else entry["remedy"]
-        found = hosts.setdefault((remedy, _general(reason, entry["host"])), [])
-        if entry["host"] not in found:
-            found.append(entry["host"])
-    return [(remedy, ", ".join(names), why) for (remedy, why), names in hosts.items()]
-
-
-def _settings_refused(entries: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> set[str]:
-    same = [one for one in entries if (one["remedy"], one["host"]) == (like["remedy"], like["host"])]
-    return {one["setting"] for one in same}
-
-
-def _general(reason: str, host: str) -> str:
-    """The same words for every host: a decoder's family is named in its refusal."""
-    start, bracket, rest = reason.partition("for a decoder (")
-    return start + "for a decoder" + rest.partition(")")[2] if bracket else reason
-
-
-def _by_remedy(found: Mapping[str, Any]) -> Iterator[str]:
-    checks = list(found["checks"])
-    for remedy in dict.fromkeys(entry["remedy"] for entry in found["cases"]):
-        mine = [entry for entry in found["cases"] if entry["remedy"] == remedy]
-        settings = list(dict.fromkeys(entry["setting"] for entry in mine))
-        rows = []
-        for host in dict.fromkeys(entry["host"] for entry in mine):
-            here = [entry for entry in mine if entry["host"] == host]
-            rows.append((host, *(_cell([entry["outcomes"] for entry in here], words) for words in checks)))
-        yield f"### {remedy}"
-        yield ""
-        yield f"Settings: {'; '.join(settings)}."
-        yield ""
-        yield _table(("host", *checks), rows)
-        yield ""
-
-
-def _cell(outcomes: Sequence[Mapping[str, str]], words: str) -> str:
-    """How many settings pass one check on one host.
-
-    >>> _cell([{"applies": "pass", "a": "pass"}, {"applies": "pass", "a": "fail"}, {"applies": "impossible"}], "a")
-    '✗ 1/2'
-    """
-    possible = [one for one in outcomes if one["applies"] != "impossible"]
-    if not possible:
-        return SIGNS["impossible"]
-    count = Counter(one.get(words, "not applicable") for one in possible)
-    asked = count["pass"] + count["fail"]
-    if not asked:
-        return SIGNS["not applicable"]
-    return f"{SIGNS['fail' if count['fail'] else 'pass']} {count['pass']}/{asked}"
-
-
-def _stacked(found: Mapping[str, Any]) -> Iterator[str]:
-    """Pairs, of remedies that the host can have alone."""
-    refused = [entry for entry in found["pairs"] if entry["outcomes"]["applies"] == "impossible"]
-    count = Counter(status for entry in found["pairs"] for status in entry["outcomes"].values())
-    yield "## Two at once"
-    yield ""
-    yield (
-        f"Every remedy on top of every other, each in its first setting, on {' and '.join(PAIRED)} where each is "
-        f"possible alone: {len(found['pairs'])} pairs, {len(refused)} refused; {count['fail']} checks fail. Checked: "
-        f"{', '.join(OF_PAIRS)}."
-    )
-    yield ""
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for entry in refused:
-        why = entry["reasons"]["applies"].partition("': ")[2]
-        rows.setdefault((entry["below"], entry["remedy"], why), []).append(entry["host"])
-    yield _table(("first", "then", "on", "why not"), [(a, b, ", ".join(on), why) for (a, b, why), on in rows.items()])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.remedy_matrix import as_json, read
+from benchmarks.remedy_matrix_page import _general, page
+
+from tests.remedies.hosts import HOSTS
+from tests.remedies.settings import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "benchmarks/results/remedy_matrix.json", ROOT / "docs/remedies/matrix.md"
+
+
+def test_the_matrix_on_record_is_of_the_remedies_and_hosts_there_are() -> None:
+    found = {(entry["remedy"], entry["setting"], entry["host"]) for entry in read(RESULTS)["cases"]}
+    assert found == {
+        (remedy, variant, host.name) for remedy, settings in SETTINGS.items() for variant in settings for host in HOSTS
+    }
+
+
+def test_nothing_on_record_fails() -> None:
+    found = read(RESULTS)
+    assert not [entry for entry in [*found["cases"], *found["pairs"]] if "fail" in entry["outcomes"].values()]
+    for entry in found["cases"]:
+        assert (entry["outcomes"]["applies"] == "impossible") == (
+            entry["host"] in SETTINGS[entry["remedy"]][entry["setting"]].refused_by
+        )
+
+
+def test_the_page_is_what_the_record_says() -> None:
+    assert page(read(RESULTS)) == PAGE.read_text(encoding="utf-8")
+
+
+def small() -> dict:
+    entry = {
+        "remedy": "deescalate",
+        "setting": "attention",
+        "host": "vit",
+        "outcomes": {"applies": "pass", "undo": "fail", "padding": "not applicable"},
+        "reasons": {"undo": 'says "no"'},
+    }
+    return {
+        "what": "-",
+        "versions": {"torch": "2"},
+        "seconds": 3,
+        "remedies": {"deescalate": {"paper": "-", "neutral": "tau=0.0", "causal": "prefix mean", "folds": "no"}},
+        "checks": {"undo": "It is undone.", "padding": "Padding."},
+        "cases": [entry],
+        "pairs": [{"below": "rezero", **entry, "outcomes": {"applies": "impossible"}, "reasons": {"applies": "x': y"}}],
+    }
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.json"
+    path.write_text(as_json(small()), encoding="utf-8")
+    again = read(path)
+    assert {key: again[key] for key in small()} == small()
+    assert json.loads(path.read_text())["cases"][0]["outcomes"] == "pfn"
+
+
+def test_a_failure_is_told_with_its_reason() -> None:
+    text = page(small())
+    assert '- deescalate (attention) on vit, undo: says "no"' in text
+    assert "| vit | ✗ 0/1 | · |" in text
+    assert "| rezero | deescalate | vit | y |" in text
+
+
+def test_reasons_are_the_same_for_every_family() -> None:
+    assert _general("a form for a decoder (gpt2) but", "gpt2") == "a form for a decoder but"
