@@ -23,9 +23,8 @@ def compiled():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["vit", "torch_post"])
-def test_a_remedied_model_is_not_run_as_its_compiled_plain_twin(name, compiled):
-    host = BY_NAME[name]
+def test_a_remedied_model_is_not_run_as_its_compiled_plain_twin(compiled):
+    host = BY_NAME["vit"]
     plain = host.model()
     models = [
         plain,
