@@ -130,11 +130,15 @@ def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
 
 def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
-    for module in model.modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-            return stance
+    if any(is_compiled(module) for module in model.modules()):
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
     return nullcontext()
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile wraps it, or was called on it in place."""
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

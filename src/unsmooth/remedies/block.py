@@ -170,7 +170,7 @@ def hook_stack(stack: nn.Module, blocks: list[nn.Module], shared: Volatile) -> N
     """Have `EnterStack` called before each pass with the blocks that have edits now; replaces an earlier one."""
     remove_hooks(stack, kind=EnterStack)
     remove_hooks(stack, kind=LeaveStack)
-    homes = [home for block in blocks if (home := remedies_of(block)) is not None]
+    homes: list[nn.Module] = [home for block in blocks if (home := remedies_of(block)) is not None]
     if homes:
-        stack.register_forward_pre_hook(EnterStack(shared, list(homes)), prepend=True)
+        stack.register_forward_pre_hook(EnterStack(shared, homes), prepend=True)
         stack.register_forward_hook(LeaveStack(shared))

@@ -15,6 +15,7 @@ from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models import find_anatomy
 from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.block_parts import linear_weights
+from unsmooth.models.watch import is_compiled
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import add_edit, drop_edit, hook_stack, remedies_of, sites_of, stack_of
 from unsmooth.remedies.call import Volatile
@@ -87,7 +88,7 @@ def apply(
     _check_sites(kind, chosen, options, allow_leak)
     # Building an edit checks its options and touches nothing.
     edits = [kind(site, **options) for site in chosen]
-    order = 1 + max((_order(edit) for site in sites for edit in _edits(site).values()), default=-1)
+    order = 1 + max((edit.order for site in sites for edit in _edits(site).values()), default=-1)
     stack = stack_of(model, list(anatomy.blocks))
     shared, text = _shared(sites), new_mark()
     try:
@@ -112,9 +113,11 @@ def undo(model: M, *, blocks: str | None = None) -> M:
     Weights that a remedy replaced come back as they were when it was applied, so a model in which nothing was trained
     is the same to the bit. Weights that were trained and that no remedy replaced stay as trained.
     """
+    stack = _stack(model, blocks)
     for site, name in reversed(_everything(model, blocks)):
-        _take_out(site, name, _stack(model, blocks), _remove)
-    return _unhooked(model, blocks)
+        _take_out(site, name, stack, _remove)
+    hook_stack(stack, [], Volatile())
+    return model
 
 
 def fold(model: M, *, blocks: str | None = None) -> M:
@@ -137,9 +140,11 @@ def fold(model: M, *, blocks: str | None = None) -> M:
                 f"{name} in block {site.path!r}, which does not: {reason}",
                 "unsmooth.remedies.save(model, folder), which keeps remedies beside the weights",
             )
+    stack = _stack(model, blocks)
     for site, name in sorted(found, key=lambda one: _edits(one[0])[one[1]].fold_order):
-        _take_out(site, name, _stack(model, blocks), lambda edit, site: edit.fold(site))
-    return _unhooked(model, blocks)
+        _take_out(site, name, stack, lambda edit, site: edit.fold(site))
+    hook_stack(stack, [], Volatile())
+    return model
 
 
 def applied(model: nn.Module, *, blocks: str | None = None) -> list[Applied]:
@@ -147,7 +152,7 @@ def applied(model: nn.Module, *, blocks: str | None = None) -> list[Applied]:
     by_order: dict[int, list[tuple[Site, Edit]]] = {}
     for site, name in _everything(model, blocks):
         edit = _edits(site)[name]
-        by_order.setdefault(_order(edit), []).append((site, edit))
+        by_order.setdefault(edit.order, []).append((site, edit))
     return [
         Applied(
             name=found[0][1].name,
@@ -188,7 +193,7 @@ def _anatomy(model: nn.Module, blocks: str | None) -> Anatomy:
 def _check_plain(model: nn.Module) -> None:
     for module in model.modules():
         kind = type(module).__name__
-        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        if is_compiled(module):
             what = "a compiled one, which ignores what is changed after"
             raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
         if kind in ("DistributedDataParallel", "FullyShardedDataParallel"):
@@ -266,16 +271,12 @@ def _everything(model: nn.Module, blocks: str | None) -> list[tuple[Site, str]]:
     if anatomy.host.wiring is None:
         return []
     found = [(site, name) for site in sites_of(anatomy) for name in _edits(site)]
-    return sorted(found, key=lambda one: _order(_edits(one[0])[one[1]]))
+    return sorted(found, key=lambda one: _edits(one[0])[one[1]].order)
 
 
 def _edits(site: Site) -> Mapping[str, Edit]:
     home = remedies_of(site.block)
     return {} if home is None else home.edits()
-
-
-def _order(edit: Edit) -> int:
-    return edit.order
 
 
 def _shared(sites: list[Site]) -> Volatile:
@@ -285,8 +286,3 @@ def _shared(sites: list[Site]) -> Volatile:
 
 def _stack(model: nn.Module, blocks: str | None) -> nn.Module:
     return stack_of(model, list(find_anatomy(model, blocks).blocks))
-
-
-def _unhooked(model: M, blocks: str | None) -> M:
-    hook_stack(_stack(model, blocks), [], Volatile())
-    return model
