@@ -1,9 +1,9 @@
 """Random numbers that are functions of what they are for: seed, purpose, sample, position. There is no state.
 
-A generator hands out numbers in the order in which they are asked for, so they change with the batch size, the number of
-processes and the moment of a restart. Here each number is a hash of its own name instead (a counter-based generator;
-Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the crop of image 17 in epoch 3 is the same on any rank,
-in any batch, before and after a resume. All of it is integer arithmetic on tensors, which CUDA graphs and torch.compile take.
+A generator hands out numbers in the order in which they are asked for, so they change with the batch size, the number
+of processes and the moment of a restart. Here each number is a hash of its own name instead (a counter-based generator;
+Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the crop of image 17 in epoch 3 is the same on any
+rank, in any batch, before and after a resume. It is integer arithmetic on tensors: fit for CUDA graphs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
-# The multipliers of a 32-bit integer hash with low bias, found by search (C. Wellons, "hash prospector", 2018: lowbias32).
+# The multipliers of a 32-bit hash with low bias, found by search (C. Wellons, "hash prospector", 2018: lowbias32).
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
 _GOLDEN = 0x9E3779B9
 
