@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +11,7 @@ from unsmooth.files import write_whole
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
+from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
 from unsmooth.report.why.page import parts_of, short, signed
 
 if TYPE_CHECKING:
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
     from unsmooth.scanning.result import Confound, MetricCard, Scan
 
 _LARGEST = 1_800_000  # bytes of data and chart runtime; tables in words come on top
-_PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
 _FACTS: tuple[tuple[str, Callable[[MetricCard], str]], ...] = (
     ("Definition", lambda card: card.definition),
@@ -53,9 +48,9 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
     """The page as text."""
     markup = import_extra("markupsafe").Markup
     series = series_of(scans) if scans or not explanations else []
-    runtime, data = _runtime(), script_json(page_data(series))
-    parts, why = parts_of(explanations, _PAGE_FONT, _LARGEST - len(runtime) - len(data))
-    scripts = ([_resource("page.js")] if series else []) + ([_resource("why/why.js")] if parts else [])
+    data = script_json(page_data(series))
+    parts, why = parts_of(explanations, PAGE_FONT, _LARGEST - len(runtime()) - len(data))
+    scripts = ([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else [])
     return str(
         _environment()
         .get_template("template.html.j2")
@@ -63,9 +58,9 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
             series=series,
             parts=parts,
             names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
-            policy=_policy(runtime, *scripts),
-            style=markup("\n".join(map(_resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
-            runtime=markup(runtime),
+            policy=policy(runtime(), *scripts),
+            style=markup("\n".join(map(resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
+            runtime=markup(runtime()),
             scripts=[markup(script) for script in scripts],
             data=markup(data),
             chart=markup(script_json(chart_template(series) if series else {})),
@@ -76,16 +71,13 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
 
 def _environment() -> Any:
     """Templates in which every variable is escaped, and the words they use."""
-    jinja2 = import_extra("jinja2")
-    templates = {"template.html.j2": _resource("template.html.j2"), "why.html.j2": _resource("why/why.html.j2")}
-    environment = jinja2.Environment(
-        loader=jinja2.DictLoader(templates),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
+    templates = {
+        "template.html.j2": "template.html.j2",
+        "why.html.j2": "why/why.html.j2",
+        "manifest.html.j2": "manifest.html.j2",
+    }
+    made = environment(templates)
+    made.filters.update(
         spoken=spoken,
         short=short,
         signed=signed,
@@ -96,7 +88,7 @@ def _environment() -> Any:
         cosine=_cosine,
         stand_out=_stand_out,
     )
-    return environment
+    return made
 
 
 def page_data(series: Sequence[Series]) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def chart_template(series: Sequence[Series]) -> dict[str, Any]:
     alt = import_extra("altair")
     layers = draw(series, alt.NamedData(name="curves"), alt.NamedData(name="chance"), "")
     spec: dict[str, Any] = alt.layer(*layers.values()).properties(height=340).to_dict()
-    spec["config"] = chart_config("currentColor", "currentColor", "transparent", _PAGE_FONT)
+    spec["config"] = chart_config("currentColor", "currentColor", "transparent", PAGE_FONT)
     spec["config"]["axis"].update(gridOpacity=0.12, domainOpacity=0.5, tickOpacity=0.5)
     spec["config"]["text"]["opacity"] = spec["config"]["rule"]["opacity"] = 0.65
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
@@ -255,22 +247,3 @@ def _cosine(value: float) -> str:
 def _percent(share: float) -> str:
     value = number(share)
     return "–" if value is None else f"{100 * value:.3g}\u00a0%"
-
-
-def _policy(*scripts: str) -> str:
-    """No network, and no script but ours: what a user's text might smuggle in does not run."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; script-src {allowed}; {rest}"
-
-
-@cache
-def _runtime() -> str:
-    """Vega, Vega-Lite and vega-embed, as vl-convert carries them, made safe to stand in a script element."""
-    bundle: str = import_extra("vl_convert").javascript_bundle()
-    return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle.replace("\r\n", "\n"), flags=re.IGNORECASE).strip()
-
-
-def _resource(name: str) -> str:
-    return files("unsmooth.report").joinpath(name).read_text(encoding="utf-8").strip()

@@ -59,16 +59,17 @@ def parts_of(explanations: Sequence[Explanation], font: str, budget: int) -> tup
 
 
 def part_data(parts: Sequence[Part], font: str) -> dict[str, Any]:
-    """What the script draws: every chart once without its data, every column once, and which panel uses which."""
+    """What the script draws of every part."""
+    return pictures_data([part.figures for part in parts], font)
+
+
+def pictures_data(parts: Sequence[Mapping[str, Sequence[Panel]]], font: str) -> dict[str, Any]:
+    """What a script draws: every chart once without its data, every column once, and which panel uses which."""
     specs: dict[str, int] = {}
     columns: dict[str, int] = {}
     drawn = [
-        {
-            name: [_panel_data(panel, specs, columns) for panel in panels]
-            for name, panels in part.figures.items()
-            if panels
-        }
-        for part in parts
+        {name: [_panel_data(panel, specs, columns) for panel in panels] for name, panels in figures.items() if panels}
+        for figures in parts
     ]
     config = why_config("currentColor", "currentColor", "transparent", font=font)
     config["axis"].update(gridOpacity=0.12, domainOpacity=0.5, tickOpacity=0.5)
