@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import functional, models, remedies, report, spectra, theory
+    from unsmooth import functional, models, networks, remedies, report, spectra, theory
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models import load
@@ -36,7 +36,7 @@ _HOME = {
     "scan": "unsmooth.scanning",
     "undo": "unsmooth.remedies",
 }
-_ROOMS = ("functional", "models", "remedies", "report", "spectra", "theory")
+_ROOMS = ("functional", "models", "networks", "remedies", "report", "spectra", "theory")
 
 __all__ = [
     "Explanation",
@@ -51,6 +51,7 @@ __all__ = [
     "load_explanation",
     "load_scan",
     "models",
+    "networks",
     "remedies",
     "report",
     "scan",

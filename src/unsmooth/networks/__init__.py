@@ -1,0 +1,32 @@
+"""Our own networks: one readable block, three norm styles, an image classifier, a text encoder and a language model."""
+
+from unsmooth.networks.block import Attention, Block, Mlp
+from unsmooth.networks.config import Config, DecoderConfig, EncoderConfig, Stack, ViTConfig, from_dict
+from unsmooth.networks.decoder import Decoder
+from unsmooth.networks.encoder import Classifier, Encoder
+from unsmooth.networks.inits import INITS, initialise
+from unsmooth.networks.relative import Memory
+from unsmooth.networks.saving import build, load_network, save_network
+from unsmooth.networks.vit import ViT
+
+__all__ = [
+    "INITS",
+    "Attention",
+    "Block",
+    "Classifier",
+    "Config",
+    "Decoder",
+    "DecoderConfig",
+    "Encoder",
+    "EncoderConfig",
+    "Memory",
+    "Mlp",
+    "Stack",
+    "ViT",
+    "ViTConfig",
+    "build",
+    "from_dict",
+    "initialise",
+    "load_network",
+    "save_network",
+]
