@@ -1,0 +1,123 @@
+"""``unsmooth train RECIPE``: one of the papers' runs, or a small copy of it, with any remedy switched on by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unsmooth.cli.options import Debug
+from unsmooth.errors import expected
+
+if TYPE_CHECKING:
+    from unsmooth.training import Config, RunFolder
+
+
+def train(
+    recipe: Annotated[str | None, typer.Argument(metavar="RECIPE", help="One of `unsmooth ls recipes`.")] = None,
+    size: Annotated[str, typer.Option(help="base as published, tiny for a minute on two CPU cores.")] = "base",
+    data: Annotated[str | None, typer.Option(metavar="PATH", help="Data; default data/NAME, else synthetic.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run; default runs/RECIPE.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Take up a run where its last checkpoint is.")
+    ] = None,
+    remedies: Annotated[
+        list[str] | None, typer.Option("--with", metavar="REMEDY", help='Such as "sharpen" or "deescalate(tau=0.5)".')
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Blocks.")] = None,
+    norm: Annotated[str | None, typer.Option(help="pre, post or peri.")] = None,
+    init: Annotated[str | None, typer.Option(help="truncated_normal, xavier or mimetic.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and everything random.")] = None,
+    seeds: Annotated[int, typer.Option(help="So many runs from that seed on; side by side on a GPU.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as optimiser.lr=1e-3; may be repeated."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print all settings as JSON and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
+    from unsmooth import training
+    from unsmooth.cli.train_progress import TrainProgress
+
+    if recipe is None and resume is None:
+        raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
+    changes = _changes(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
+    config = None if recipe is None else _config(recipe, size, changes, tuple(remedies or ()))
+    if config is None and (changes or remedies):
+        raise expected("--resume alone, with the settings of the run", "other settings too", "leaving them out")
+    if show and config is not None:
+        typer.echo(json.dumps(_plain(config), indent=1))
+        return 0
+    if seeds < 1:
+        raise expected("at least one seed", seeds, "--seeds 1")
+    with TrainProgress(quiet=quiet or as_json) as tell:
+        if resume is not None:
+            folders = training.resume(resume, config=config, tell=tell)
+        else:
+            assert config is not None
+            where = out or Path("runs") / config.recipe
+            folders = training.train(config, where, seeds=seeds, tell=tell)
+    _finish(folders, as_json, quiet)
+    return 0
+
+
+def _config(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...]) -> Config:
+    from unsmooth.remedies.specification import parse_remedies
+    from unsmooth.training.plain import override
+    from unsmooth.training.recipes import recipe
+
+    for text in remedies:
+        parse_remedies(text)  # a misspelt one is told before anything is built
+    return replace(override(recipe(name, size), changes), remedies=remedies)  # type: ignore[arg-type]
+
+
+def _changes(settings: list[str], *, data: str | None, seed: int | None, **network: Any) -> dict[str, Any]:
+    changes: dict[str, Any] = {f"network.{name}": value for name, value in network.items() if value is not None}
+    changes |= {} if data is None else {"data.path": data}
+    changes |= {} if seed is None else {"seed": seed}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise expected("--set KEY=VALUE", repr(text), f"--set {text}=1")
+        changes[key.strip()] = value
+    return changes
+
+
+def _plain(config: Config) -> Any:
+    from unsmooth.training.plain import to_plain
+
+    return to_plain(config)
+
+
+def _finish(folders: list[RunFolder], as_json: bool, quiet: bool) -> None:
+    from unsmooth.training.place import is_first_process
+
+    if not is_first_process():
+        return
+    reports = [_report(folder, quiet or as_json) for folder in folders]
+    if as_json:
+        typer.echo(json.dumps([{"folder": str(one.path), **one.manifest()} for one in folders]))
+    elif not quiet:
+        for folder, page in zip(folders, reports, strict=True):
+            typer.echo(f"{folder.final}: load it with unsmooth.load, scan it with `unsmooth scan`")
+            if page:
+                typer.echo(f"{page}: the run as a page")
+
+
+def _report(folder: RunFolder, quiet: bool) -> Path | None:
+    """The page of the run, where the report's extras are installed."""
+    from unsmooth.errors import UnsmoothError
+    from unsmooth.report.training import read_run, write_training_report
+
+    try:
+        return write_training_report([read_run(folder.path)], folder.path / "report.html")
+    except UnsmoothError as error:
+        if not quiet:
+            typer.echo(f"No page was written: {error}", err=True)
+        return None

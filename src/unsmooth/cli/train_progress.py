@@ -1,0 +1,76 @@
+"""What a run shows while it goes on: a bar with the time left on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unsmooth.training import Progress
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def TrainProgress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Yields what to call with every `Progress`."""
+    from unsmooth.training.place import is_first_process
+
+    if quiet or not is_first_process():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with _bars(console) if console.is_terminal else _lines(console) as tell:
+        yield tell
+
+
+@contextmanager
+def _bars(console: object) -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}"),
+    )
+    with Bars(*columns, console=console) as bars:  # type: ignore[arg-type]
+        rows: dict[str, int] = {}
+
+        def tell(progress: Progress) -> None:
+            if progress.name not in rows:
+                rows[progress.name] = bars.add_task(progress.name, total=progress.steps, said="")
+            bars.update(rows[progress.name], completed=progress.step, said=in_words(progress))  # type: ignore[arg-type]
+
+        yield tell
+
+
+@contextmanager
+def _lines(console: object) -> Iterator[Callable[[Progress], None]]:
+    last: dict[str, float] = {}
+
+    def tell(progress: Progress) -> None:
+        now = time.monotonic()
+        if now - last.get(progress.name, 0.0) < _SECONDS_BETWEEN_LINES and progress.step < progress.steps:
+            return
+        last[progress.name] = now
+        left = progress.seconds * (progress.steps / max(1, progress.step) - 1)
+        said = (
+            f"{progress.name}: step {progress.step:,} of {progress.steps:,}, {left:,.0f} s left, {in_words(progress)}"
+        )
+        console.print(said, highlight=False, soft_wrap=True)  # type: ignore[attr-defined]
+
+    yield tell
+
+
+def in_words(progress: Progress) -> str:
+    """The newest numbers, in a few words."""
+    names = {"train/loss": "loss", "evaluation/loss": "test loss", "evaluation/accuracy": "accuracy"}
+    return ", ".join(f"{word} {progress.said[name]:.3f}" for name, word in names.items() if name in progress.said)

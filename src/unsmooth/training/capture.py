@@ -1,0 +1,81 @@
+"""The whole step as one CUDA graph: Python and kernel launches are paid for once, at the start of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from unsmooth.models import find_anatomy
+from unsmooth.training.step import Step
+from unsmooth.training.task import Task
+
+_WARM_UPS = 3
+
+
+class Replay:
+    """A `Step` captured on a stream of its own, so that several runs may share a GPU.
+
+    Capturing runs a few steps for real: the caller puts the state back afterwards.
+
+    Args:
+        step: What to capture: in one graph, or in two where gradients are added up over several micro-batches.
+        fused: Blocks and augmentation go through torch.compile first.
+    """
+
+    def __init__(self, step: Step, *, fused: bool) -> None:
+        self.step = step
+        self.stream = torch.cuda.Stream(step.place.device)
+        self.stream.wait_stream(torch.cuda.current_stream(step.place.device))
+        with torch.cuda.stream(self.stream), compiled(step.model, step.task, fused):
+            for _ in range(_WARM_UPS):
+                step.accumulate()
+                step.update()
+            self._graphs = [self._captured(part) for part in self._parts()]
+        self.stream.synchronize()
+
+    def _parts(self) -> list[Callable[[], None]]:
+        def whole() -> None:
+            self.step.accumulate()
+            self.step.update()
+
+        return [self.step.accumulate, self.step.update] if self.step.adds_up else [whole]
+
+    def _captured(self, part: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            part()
+        return graph
+
+    def accumulate(self) -> None:
+        """One micro-batch; with a single graph, the update with it."""
+        with torch.cuda.stream(self.stream):
+            self._graphs[0].replay()
+
+    def update(self) -> None:
+        """Use the gradients."""
+        if self.step.adds_up:
+            with torch.cuda.stream(self.stream):
+                self._graphs[1].replay()
+
+
+@contextmanager
+def compiled(model: nn.Module, task: Task, wanted: bool) -> Iterator[None]:
+    """Blocks and augmentation compiled by torch while the context is open; the modules themselves are left as they were.
+
+    Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here keeps
+    the compiled kernels; scans and evaluations afterwards see plain modules.
+    """
+    if not wanted:
+        yield
+        return
+    with ExitStack() as stack:
+        modules = [*find_anatomy(model).blocks.values()]
+        if isinstance(augment := getattr(task, "augment", None), nn.Module):
+            modules.append(augment)
+        for module in modules:
+            stack.callback(setattr, module, "_compiled_call_impl", module._compiled_call_impl)
+            module.compile()
+        yield

@@ -1,0 +1,160 @@
+"""Settings as plain data and back: JSON in a run's folder, ``--set key=value`` on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+
+T = TypeVar("T")
+_WORDS: Mapping[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
+
+
+def to_plain(settings: Any) -> Any:
+    """Dataclasses as dicts, tuples as lists: what JSON can hold.
+
+    >>> @dataclasses.dataclass
+    ... class Box:
+    ...     sides: tuple[int, ...] = (1, 2)
+    >>> to_plain(Box())
+    {'sides': [1, 2]}
+    """
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        plain = {field.name: to_plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+        kind = getattr(type(settings), "kind", None)
+        return {"kind": kind, **plain} if isinstance(kind, str) else plain
+    if isinstance(settings, list | tuple):
+        return [to_plain(item) for item in settings]
+    return settings
+
+
+def from_plain(kind: type[T], plain: Mapping[str, Any]) -> T:
+    """The dataclass `kind` that `to_plain` wrote; unknown names are refused, missing ones take their default."""
+    hints = typing.get_type_hints(kind)
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = {name: value for name, value in plain.items() if name != "kind"}
+    for name in given:
+        if name not in known:
+            raise unknown_name("setting", name, known)
+    return kind(**{name: _typed(hints[name], value, name) for name, value in given.items()})
+
+
+def override(settings: T, changes: Mapping[str, Any]) -> T:
+    """A copy of `settings` with some of them changed.
+
+    Args:
+        settings: A dataclass, maybe of dataclasses.
+        changes: Name to value. A name is a path such as "optimiser.lr", or its last part where only one path ends so.
+            Text is read as the type of the setting; other values are taken as they are.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Optimiser:
+    ...     lr: float = 1e-3
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Run:
+    ...     seed: int = 0
+    ...     optimiser: Optimiser = Optimiser()
+    >>> override(Run(), {"lr": "2e-4", "seed": "3"})
+    Run(seed=3, optimiser=Optimiser(lr=0.0002))
+    """
+    for name, value in changes.items():
+        settings = _changed(settings, _path(settings, name).split("."), value)
+    return settings
+
+
+def paths(settings: Any, prefix: str = "") -> Iterator[str]:
+    """Every setting by its path.
+
+    >>> from unsmooth.training.config import Schedule
+    >>> list(paths(Schedule()))
+    ['name', 'warmup', 'final']
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from paths(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def _path(settings: Any, name: str) -> str:
+    known = list(paths(settings))
+    if name in known:
+        return name
+    ending = [path for path in known if path.endswith(f".{name}")]
+    if len(ending) > 1:
+        raise expected(f"one setting called {name!r}", f"{len(ending)}: {', '.join(ending)}", "the whole path")
+    if not ending:
+        raise unknown_name("setting", name, known)
+    return ending[0]
+
+
+def _changed(settings: Any, path: list[str], value: Any) -> Any:
+    name, rest = path[0], path[1:]
+    if rest:
+        return dataclasses.replace(settings, **{name: _changed(getattr(settings, name), rest, value)})
+    hint = typing.get_type_hints(type(settings))[name]
+    return dataclasses.replace(settings, **{name: _from_text(hint, value, name) if isinstance(value, str) else value})
+
+
+def _typed(hint: Any, value: Any, name: str) -> Any:
+    """What JSON gave, as the type that the field asks for."""
+    options = _options(hint)
+    classes = [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
+    if isinstance(value, Mapping) and classes:
+        by_kind = {getattr(one, "kind", None): one for one in classes}
+        chosen = by_kind[value.get("kind")] if len(classes) > 1 else classes[0]
+        return from_plain(chosen, value)
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
+        return float(value)
+    if value is None and type(None) not in options and options != (Any,):
+        raise expected(f"a value for {name}", "none", "leaving it out")
+    return value
+
+
+def _from_text(hint: Any, text: str, name: str) -> Any:
+    options = _options(hint)
+    word = text.strip()
+    if type(None) in options and word.lower() in ("none", "null", ""):
+        return None
+    if any(typing.get_origin(option) is tuple for option in options):
+        inner = typing.get_args(next(option for option in options if typing.get_origin(option) is tuple))[0]
+        return tuple(_from_text(inner, part, name) for part in word.strip("()[]").split(",") if part.strip())
+    for option in (bool, int, float):
+        if option in options and (value := _number(option, word)) is not None:
+            return value
+    if str in options or any(typing.get_origin(option) is typing.Literal for option in options):
+        return _choice(options, word, name)
+    kinds = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise expected(f"{name} as {kinds}", repr(text), f"--set {name}=VALUE")
+
+
+def _number(kind: type, word: str) -> Any:
+    if kind is bool:
+        return _WORDS.get(word.lower()) if word.lower() in ("true", "yes", "false", "no") else None
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    if kind is int:
+        return int(value) if value == int(value) else None
+    return value
+
+
+def _choice(options: tuple[Any, ...], word: str, name: str) -> str:
+    allowed = [value for option in options if typing.get_origin(option) is typing.Literal for value in option.__args__]
+    if allowed and word not in allowed:
+        raise UnsmoothError(str(unknown_name(name, word, map(str, allowed))))
+    return word
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(option for part in typing.get_args(hint) for option in _options(part))
+    return (hint,)
