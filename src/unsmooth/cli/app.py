@@ -9,6 +9,7 @@ import typer
 
 from unsmooth.cli.apply import apply
 from unsmooth.cli.compare import compare
+from unsmooth.cli.data import data
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
 from unsmooth.cli.scan import scan
@@ -30,6 +31,7 @@ app.command()(explain)
 app.command()(apply)
 app.command()(compare)
 app.command()(ls)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

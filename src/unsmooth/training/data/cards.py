@@ -120,7 +120,10 @@ _CIFAR10 = CifarCard(
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     coarse=(),
     sizes={"train": 50_000, "test": 10_000},
-    digests={"train": "", "test": ""},
+    digests={
+        "train": "55a61f79a40ece2ceda9fb5f9f7078f6ea2fc4952489cef56682bcf92cfcc260",
+        "test": "325704b01eb92e1e2a6215ae6a916bb7db7de054af0c496be1c7be2e0fcfbf5f",
+    },
     parts={"train": tuple(f"data_batch_{part}.bin" for part in range(1, 6)), "test": ("test_batch.bin",)},
     pickles={"train": tuple(f"data_batch_{part}" for part in range(1, 6)), "test": ("test_batch",)},
 )
