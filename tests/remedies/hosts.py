@@ -13,6 +13,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from unsmooth import networks
+
 BATCH, TOKENS, DIM, LAYERS, VOCAB, PAD = 2, 8, 32, 3, 50, 1
 Kind = Literal["encoder", "decoder", "vision", "vectors"]
 Side = Literal["right", "left"]
@@ -32,6 +34,7 @@ class TestHost:
         counts_pads: Whether it finds positions by its own count of padding tokens, so that none may be given.
         batch_first: Whether vectors are (batch, tokens, dim).
         family: Whether `make test` runs it: one host of each family.
+        own: Whether it is a network of unsmooth's.
     """
 
     __test__ = False
@@ -44,6 +47,7 @@ class TestHost:
     counts_pads: bool = False
     batch_first: bool = True
     family: bool = False
+    own: bool = False
 
     def __reduce__(self) -> Any:
         return _by_name, (self.name,)  # to another process, where it is built anew
@@ -51,12 +55,12 @@ class TestHost:
     @property
     def hugging_face(self) -> bool:
         """Whether it is a model of transformers."""
-        return self.kind != "vectors"
+        return self.kind != "vectors" and not self.own
 
     @property
     def cached(self) -> bool:
         """Whether it decodes token by token."""
-        return self.kind == "decoder"
+        return self.kind == "decoder" and not self.own
 
     def model(self, seed: int = 0) -> Any:
         """The plain model: weights large enough that no branch is near nothing and no norm near the identity."""
@@ -154,6 +158,17 @@ def _torch(batch_first: bool, norm_first: bool) -> Callable[[], nn.Module]:
     return build
 
 
+def _own(config: type[networks.Config], **options: Any) -> Callable[[], nn.Module]:
+    sizes = {"depth": LAYERS, "dim": DIM, "heads": 4, "hidden": 48}
+    text = {} if config is networks.ViTConfig else {"vocabulary": VOCAB, "length": 40}
+    return lambda: networks.build(config(**sizes, **text, **options))
+
+
+_CRAMMED = {"activation": "geglu", "qkv_bias": False, "mlp_bias": False, "positions": "scaled_sinusoidal"}
+_OWN_TEXT: dict[str, Any] = {"own": True, "counts_pads": True, "paddings": ("right",)}
+_OWN_CAUSAL: dict[str, Any] = {**_OWN_TEXT, "causal": True}
+
+
 HOSTS: tuple[TestHost, ...] = (
     TestHost("bert", _hf("Bert", pooled=True), "encoder", family=True),
     TestHost("roberta", _hf("Roberta", pooled=True), "encoder", counts_pads=True),
@@ -173,6 +188,13 @@ HOSTS: tuple[TestHost, ...] = (
     TestHost("torch_tokens_first", _torch(False, False), "vectors", batch_first=False),
     # A row that is padding up to a token that sees nothing but padding is NaN in torch itself.
     TestHost("torch_causal", _torch(True, True), "vectors", causal=True, paddings=("right",)),
+    TestHost("own_vit", _own(networks.ViTConfig, image=8, patch=4), "vision", paddings=(), own=True),
+    TestHost("own_encoder_post", _own(networks.EncoderConfig, norm="post"), "encoder", **_OWN_TEXT),
+    TestHost(
+        "own_encoder_peri", _own(networks.EncoderConfig, norm="peri", **_CRAMMED), "encoder", family=True, **_OWN_TEXT
+    ),
+    TestHost("own_decoder", _own(networks.DecoderConfig, positions="learned"), "decoder", **_OWN_CAUSAL),
+    TestHost("own_decoder_relative", _own(networks.DecoderConfig, norm="post"), "decoder", family=True, **_OWN_CAUSAL),
 )
 BY_NAME = {host.name: host for host in HOSTS}
 FAMILIES = tuple(host for host in HOSTS if host.family)

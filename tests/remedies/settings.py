@@ -29,10 +29,13 @@ class Setting:
     as_loaded: Mapping[str, Any] = field(default_factory=dict)
 
 
-_PRE_NORM = ("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal")
+_PRE_NORM = (
+    *("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal"),
+    *("own_vit", "own_encoder_peri", "own_decoder"),
+)
 _NOT_POST_NORM = (*_PRE_NORM, "neox_parallel")
 _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
-_CAUSAL = (*_DECODERS, "torch_causal")
+_CAUSAL = (*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative")
 
 _SPECTRAL = {
     "gram, projected": Setting(),

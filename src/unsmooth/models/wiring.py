@@ -30,6 +30,8 @@ class Wiring:
         value_bias: The name of its bias.
         values_at: The module whose output holds the values, where it is not `value` itself.
         heads_at: The module whose input is the heads side by side, where it is not `output` itself.
+        output_norms: The norms on what attention and MLP give, before it is added to the stream; None where there are
+            none, so that the branches end in `output` and the last of `mlp`.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -44,6 +46,17 @@ class Wiring:
     value_bias: str = "bias"
     values_at: str | None = None
     heads_at: str | None = None
+    output_norms: tuple[str, str] | None = None
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The last modules of both branches that have weights."""
+        return self.output_norms or (self.output, self.mlp[-1])
+
+    @property
+    def all_norms(self) -> tuple[str, ...]:
+        """Every norm of the block."""
+        return (*self.norms, *(self.output_norms or ()))
 
     @property
     def group(self) -> int:

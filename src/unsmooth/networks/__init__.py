@@ -1,5 +1,6 @@
 """Our own networks: one readable block, three norm styles, an image classifier, a text encoder and a language model."""
 
+from unsmooth.networks import mimetic as _mimetic  # noqa: F401 - registers itself
 from unsmooth.networks.block import Attention, Block, Mlp
 from unsmooth.networks.config import Config, DecoderConfig, EncoderConfig, Stack, ViTConfig, from_dict
 from unsmooth.networks.decoder import Decoder

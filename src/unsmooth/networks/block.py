@@ -143,3 +143,22 @@ class Block(nn.Module):
             branch_BND = self.norm_mlp_out(branch_BND)
         x_BND = x_BND + self.mlp_path(branch_BND, keys)
         return self.norm_mlp(x_BND) if self.style == "post" else x_BND
+
+
+class Blocks(nn.Module):
+    """The blocks one after another. A module of its own, so that its call is one pass, whoever calls for it.
+
+    Args:
+        config: Of the network.
+        causal: Whether a token sees only itself and those before it.
+    """
+
+    def __init__(self, config: Stack, causal: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(config, layer, causal) for layer in range(config.depth))
+
+    def forward(self, x_BND: Tensor, attention_mask: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """The stream after the last block."""
+        for block in self.blocks:
+            x_BND = block(x_BND, attention_mask, keys)
+        return x_BND

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.networks.block import Block, layer_norm
+from unsmooth.networks.block import Blocks, layer_norm
 from unsmooth.networks.config import DecoderConfig
 from unsmooth.networks.dropping import Dropout, keys_for
 from unsmooth.networks.embedding import Positions, TextNetwork, sinusoids
 from unsmooth.networks.inits import Initialised
-from unsmooth.networks.relative import Memory, RelativeBlock, Sight, visible_keys
+from unsmooth.networks.relative import Memory, RelativeBlocks, Sight, visible_keys
 
 
 class Decoder(TextNetwork, Initialised):
@@ -41,10 +41,7 @@ class Decoder(TextNetwork, Initialised):
         if self.relative:
             self.content_bias = nn.Parameter(torch.zeros(config.heads, config.head_dim))
             self.position_bias = nn.Parameter(torch.zeros(config.heads, config.head_dim))
-        self.blocks = nn.ModuleList(
-            RelativeBlock(config, layer) if self.relative else Block(config, layer, causal=True)
-            for layer in range(config.depth)
-        )
+        self.stack: RelativeBlocks | Blocks = RelativeBlocks(config) if self.relative else Blocks(config, causal=True)
         self.norm = nn.Identity() if config.norm == "post" else layer_norm(config)
         self.start(seed)
 
@@ -80,28 +77,19 @@ class Decoder(TextNetwork, Initialised):
         keys = keys_for(self, self.config.dropout, self.config.drop_path, keys, input_ids)
         real_BN = None if attention_mask is None else attention_mask.bool()
         x_BND = self.dropout(self.positions(self.embedded(input_ids)), keys)
-        if self.relative:
-            x_BND, memory = self._over_memory(x_BND, memory, real_BN, keys)
-        else:
+        if not self.relative:
+            # Without padding there is no mask: torch is told that attention is causal.
             seen = None if real_BN is None else visible_keys(x_BND.shape[1], None, real_BN, x_BND.device)
-            for block in self.blocks:
-                x_BND = block(x_BND, seen, keys)
-        return self.norm(x_BND), memory
-
-    def _over_memory(
-        self, x_BND: Tensor, memory: Memory | None, real_BN: Tensor | None, keys: Tensor | None
-    ) -> tuple[Tensor, Memory | None]:
-        seen = visible_keys(x_BND.shape[1], memory, real_BN, x_BND.device)
-        far_to_near = torch.arange(seen.shape[-1], device=x_BND.device).flip(0)
-        table = sinusoids(far_to_near, self.config.dim)
-        sight = Sight(seen, table, self.content_bias, self.position_bias)
-        reads = []
-        for layer, block in enumerate(self.blocks):
-            past_BMD = None if memory is None else memory.states[layer]
-            x_BND, read_BND = block(x_BND, sight, past_BMD, real_BN, keys)
-            reads.append(read_BND.detach())
+            return self.norm(self.stack(x_BND, seen, keys)), None
+        sight = self._sight(visible_keys(x_BND.shape[1], memory, real_BN, x_BND.device))
+        past = None if memory is None else memory.states
+        x_BND, reads_LBND = self.stack(x_BND, real_BN, keys, sight=sight, past_LBMD=past)
         size = self.config.memory if memory is None else memory.states.shape[2]
-        return x_BND, _remember(memory, torch.stack(reads), size) if size else None
+        return self.norm(x_BND), _remember(memory, reads_LBND, size) if size else None
+
+    def _sight(self, seen: Tensor) -> Sight:
+        far_to_near = torch.arange(seen.shape[-1], device=seen.device).flip(0)
+        return Sight(seen, sinusoids(far_to_near, self.config.dim), self.content_bias, self.position_bias)
 
     def start_memory(
         self,

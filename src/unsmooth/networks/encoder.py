@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import unknown_name
-from unsmooth.networks.block import Block, layer_norm
+from unsmooth.networks.block import Blocks, layer_norm
 from unsmooth.networks.config import EncoderConfig
 from unsmooth.networks.dropping import Dropout, keys_for
 from unsmooth.networks.embedding import Positions, TextNetwork
@@ -33,7 +33,7 @@ class Encoder(TextNetwork, Initialised):
         self.positions = Positions(config)
         self.embedding_norm = layer_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout, place=0)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.depth))
+        self.stack = Blocks(config)
         self.norm = nn.Identity() if config.norm == "post" else layer_norm(config)
         self.transform = Transform(config) if config.transform_head else nn.Identity()
         self.start(seed)
@@ -64,9 +64,7 @@ class Encoder(TextNetwork, Initialised):
         keys = keys_for(self, self.config.dropout, self.config.drop_path, keys, input_ids)
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None]
         x_BND = self.dropout(self.embedding_norm(self.positions(self.embedded(input_ids))), keys)
-        for block in self.blocks:
-            x_BND = block(x_BND, mask, keys)
-        out: Tensor = self.norm(x_BND)
+        out: Tensor = self.norm(self.stack(x_BND, mask, keys))
         return out
 
 

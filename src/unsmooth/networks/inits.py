@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.networks.block import Attention
+from unsmooth.networks.embedding import Positions
 from unsmooth.registry import Registry
 
 # Draws what a matrix of that shape starts as, on the CPU.
@@ -52,7 +53,8 @@ class Initialised(nn.Module):
         self.start(int(torch.randint(1 << 31, ()).item()))
 
 
-def _parts(network: nn.Module) -> Iterator[nn.Module]:
+def parts_of(network: nn.Module) -> Iterator[nn.Module]:
+    """Every module of a network that no remedy brought."""
     for name, module in network.named_modules():
         if _REMEDIES not in name.split("."):
             yield module
@@ -60,11 +62,12 @@ def _parts(network: nn.Module) -> Iterator[nn.Module]:
 
 def _fill(network: nn.Module, draw: Draw, draw_table: Draw) -> None:
     """Matrices of linear maps by `draw`, tables of embeddings and tokens by `draw_table`; norms 1, biases 0."""
-    for module in _parts(network):
+    for module in parts_of(network):
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, nn.LayerNorm) or parameter.ndim < 2:
-                if parameter.ndim == 1:
-                    parameter.fill_(1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
+            if isinstance(module, Positions) and name == "scale":
+                parameter.fill_(module.table.shape[1] ** -0.5)
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
             elif isinstance(module, nn.Linear):
                 parameter.copy_(draw(parameter.shape))
             else:
@@ -95,7 +98,7 @@ def xavier(network: nn.Module, generator: torch.Generator) -> None:
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
     _fill(network, draw, _truncated(0.02, generator))
-    for module in _parts(network):
+    for module in parts_of(network):
         if isinstance(module, Attention):
             for part in module.qkv.weight.chunk(3):
                 part.copy_(draw(part.shape))

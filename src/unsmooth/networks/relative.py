@@ -64,9 +64,9 @@ class RelativeAttention(Attention):
         if past_BMD is None:
             return query, key, value
         # Past the module `qkv`: a memory has no queries, and it is no token of this call.
-        width = self.qkv.weight.shape[1]
+        width = self.heads * self.head_dim
         bias = None if self.qkv.bias is None else self.qkv.bias[width:]
-        past_key, past_value = self.split(F.linear(past_BMD.to(made_BNM.dtype), self.qkv.weight[width:], bias))
+        past_key, past_value = self.split(F.linear(past_BMD, self.qkv.weight[width:], bias))
         return query, torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
 
     def forward(  # type: ignore[override]
@@ -91,10 +91,11 @@ class RelativeBlock(Block):
     def forward(  # type: ignore[override]
         self,
         x_BND: Tensor,
-        sight: Sight,
-        past_BMD: Tensor | None = None,
         attention_mask: Tensor | None = None,
         keys: Tensor | None = None,
+        *,
+        sight: Sight,
+        past_BMD: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The stream, one block on, and what attention read.
 
@@ -103,6 +104,35 @@ class RelativeBlock(Block):
         read_BND = self.read(x_BND)
         x_BND = self.after_attention(x_BND, self.attention(read_BND, sight, past_BMD, keys), keys)
         return self.after_mlp(x_BND, keys), read_BND
+
+
+class RelativeBlocks(nn.Module):
+    """Relative blocks one after another.
+
+    Args:
+        config: Of the network.
+    """
+
+    def __init__(self, config: Stack) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(RelativeBlock(config, layer) for layer in range(config.depth))
+
+    def forward(
+        self,
+        x_BND: Tensor,
+        attention_mask: Tensor | None = None,
+        keys: Tensor | None = None,
+        *,
+        sight: Sight,
+        past_LBMD: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream after the last block, and what each attention read (depth, batch, tokens, dim), detached."""
+        reads = []
+        for layer, block in enumerate(self.blocks):
+            past_BMD = None if past_LBMD is None else past_LBMD[layer]
+            x_BND, read_BND = block(x_BND, attention_mask, keys, sight=sight, past_BMD=past_BMD)
+            reads.append(read_BND.detach())
+        return x_BND, torch.stack(reads)
 
 
 def shifted(scores_BHNK: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.networks.block import Block, layer_norm
+from unsmooth.networks.block import Blocks, layer_norm
 from unsmooth.networks.config import ViTConfig
 from unsmooth.networks.dropping import Dropout, keys_for
+from unsmooth.networks.embedding import sinusoids
 from unsmooth.networks.inits import Initialised
 
 
@@ -32,7 +33,7 @@ class ViT(Initialised):
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.dim)) if config.pooling == "class" else None
         self.positions = nn.Parameter(torch.zeros(1, config.patches + self.prefix_tokens, config.dim))
         self.dropout = Dropout(config.dropout, place=0)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.depth))
+        self.stack = Blocks(config)
         self.norm = nn.Identity() if config.norm == "post" else layer_norm(config)
         self.head = nn.Linear(config.dim, config.classes)
         self.start(seed)
@@ -41,6 +42,15 @@ class ViT(Initialised):
     def prefix_tokens(self) -> int:
         """Tokens that are no patches, in front."""
         return 0 if self.class_token is None else 1
+
+    def grid_positions(self) -> None:
+        """Have positions start as sinusoids, one half of the channels by row and one by column."""
+        side, half = self.config.image // self.config.patch, self.config.dim // 2
+        place_N = torch.arange(side * side)
+        rows, columns = sinusoids(place_N // side, half), sinusoids(place_N % side, self.config.dim - half)
+        with torch.no_grad():
+            self.positions[:, : self.prefix_tokens].zero_()
+            self.positions[:, self.prefix_tokens :].copy_(torch.cat([rows, columns], dim=-1))
 
     def forward(self, pixel_values: Tensor, keys: Tensor | None = None) -> Tensor:
         """Logits (batch, classes) of images (batch, channels, height, width).
@@ -62,9 +72,7 @@ class ViT(Initialised):
             first = self.class_token.to(x_BND.dtype).expand(x_BND.shape[0], -1, -1)
             x_BND = torch.cat([first, x_BND], dim=1)
         x_BND = self.dropout(x_BND + self.positions, keys)
-        for block in self.blocks:
-            x_BND = block(x_BND, None, keys)
-        out: Tensor = self.norm(x_BND)
+        out: Tensor = self.norm(self.stack(x_BND, None, keys))
         return out
 
 

@@ -13,7 +13,7 @@ from unsmooth.remedies.site import Site
 
 
 def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
-    """Multiply a linear map and its bias, in place.
+    """Multiply a linear map, or a norm, and its bias, in place.
 
     >>> linear = nn.Linear(1, 1)
     >>> _ = nn.init.constant_(linear.weight, 2.0), nn.init.constant_(linear.bias, 1.0)
@@ -27,12 +27,15 @@ def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
 
 
 def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:
-    """The last linear map of a branch makes the branch, so it takes the factor."""
-    scale_linear(part(site.block, site.wiring.output), attention)
-    scale_linear(part(site.block, site.wiring.mlp[-1]), mlp)
+    """What ends a branch takes the factor: its last linear map, or the norm after it, which would undo it there."""
+    for path, scale in zip(site.wiring.ends, (attention, mlp), strict=True):
+        scale_linear(part(site.block, path), scale)
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:
-    """The projection of a branch that is multiplied by `scale`: so is H."""
+    """The projection of a branch that is multiplied by `scale`: so is H, or what a norm makes of it."""
+    if values.output_norm is not None:
+        gain = torch.ones_like(values.w_o[0, 0]) if values.gain is None else values.gain
+        return dataclasses.replace(values, gain=gain * scale)
     b_o = None if values.b_o is None else values.b_o * scale
     return dataclasses.replace(values, w_o=values.w_o * scale, b_o=b_o)

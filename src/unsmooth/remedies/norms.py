@@ -28,7 +28,7 @@ class Dropped:
 
 
 def drop_norms(site: Site) -> list[Dropped]:
-    """Make both norms of a block do nothing. Returns what they were.
+    """Make every norm of a block do nothing. Returns what they were.
 
     >>> norm = nn.LayerNorm(2)
     >>> was = _drop(norm, {})
@@ -38,18 +38,18 @@ def drop_norms(site: Site) -> list[Dropped]:
     >>> norm, list(norm.state_dict())
     (LayerNorm((2,), eps=1e-05, elementwise_affine=True...), ['weight', 'bias'])
     """
-    return [_drop(part(site.block, path), site.like_weights()) for path in site.wiring.norms]
+    return [_drop(part(site.block, path), site.like_weights()) for path in site.wiring.all_norms]
 
 
 def put_back_norms(site: Site, dropped: list[Dropped]) -> None:
     """Make them the norms they were."""
-    for path, was in zip(site.wiring.norms, dropped, strict=False):
+    for path, was in zip(site.wiring.all_norms, dropped, strict=False):
         _put_back(part(site.block, path), was, site.like_weights())
 
 
 def take_norms_out(state: dict[str, Any], block_prefix: str, site: Site, dropped: list[Dropped]) -> None:
     """Take the weights of dropped norms out of a plain checkpoint, and keep them for when the norms come back."""
-    for path, was in zip(site.wiring.norms, dropped, strict=False):
+    for path, was in zip(site.wiring.all_norms, dropped, strict=False):
         for name, parameter in was.parameters.items():
             found = state.pop(f"{block_prefix}{path}.{name}", None)
             if found is not None and parameter is not None:
@@ -58,7 +58,7 @@ def take_norms_out(state: dict[str, Any], block_prefix: str, site: Site, dropped
 
 def are_dropped(site: Site) -> bool:
     """Whether a remedy has dropped the norms of a block."""
-    return any(isinstance(part(site.block, path), DroppedNorm) for path in site.wiring.norms)
+    return any(isinstance(part(site.block, path), DroppedNorm) for path in site.wiring.all_norms)
 
 
 def who_needs_norms(site: Site) -> str | None:

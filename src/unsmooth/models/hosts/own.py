@@ -1,0 +1,77 @@
+"""The networks of `unsmooth.networks`: pre-norm, post-norm or peri-norm, bidirectional or causal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from unsmooth.models.block_parts import number
+from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads
+from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
+
+
+def own_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """Branches end in stochastic depth, after the norm on their output where there is one."""
+    branches = {"attention": Tap("attention_path", "output"), "mlp": Tap("mlp_path", "output")}
+    if _style(block) == "post":
+        return {"normed": Tap("attention", "input"), "mid": Tap("norm_attention", "output"), **branches}
+    return {"normed": Tap("norm_attention", "output"), "mid": Tap("norm_mlp", "input"), **branches}
+
+
+def own_wiring(block: nn.Module) -> Wiring:
+    """`qkv` is queries, keys, values; a peri-norm block is a pre-norm block whose branches end in a norm."""
+    heads, style = number(block, "attention.heads"), _style(block)
+    return Wiring(
+        style="post" if style == "post" else "pre",
+        heads=Heads(heads, heads, number(block, "attention.head_dim")),
+        attention="attention",
+        value="attention.qkv",
+        layout=CONCATENATED,
+        output="attention.out",
+        norms=("norm_attention", "norm_mlp"),
+        mlp=("mlp.up", "mlp.down"),
+        output_norms=("norm_attention_out", "norm_mlp_out") if style == "peri" else None,
+    )
+
+
+def own_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    wiring = own_wiring(block)
+    return wired_values(block, wiring, None if wiring.output_norms is None else wiring.output_norms[0])
+
+
+def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Read the mask a block is handed: (batch, tokens), or (batch, 1, queries, keys), of which a token sees itself."""
+    mask: Tensor | None = args[1] if len(args) > 1 else kwargs.get("attention_mask")
+    if mask is None or mask.ndim == 2:
+        return mask
+    return mask[:, 0, 0] if mask.shape[2] == 1 else mask[:, 0].diagonal(dim1=-2, dim2=-1)
+
+
+def _style(block: nn.Module) -> str:
+    return str(block.style)
+
+
+def _prefix_tokens(model: nn.Module) -> int:
+    """The model may be wrapped; the outermost module that says so counts."""
+    counts = (getattr(module, "prefix_tokens", None) for module in model.modules())
+    return next((count for count in counts if isinstance(count, int)), 0)
+
+
+HOSTS.add(
+    "own",
+    Host(
+        name="own",
+        # By its full name: many projects have a Block.
+        blocks=("unsmooth.networks.block.Block",),
+        taps=own_taps,
+        example="unsmooth.networks: ViT, Encoder, Decoder; what `unsmooth train` writes",
+        prefix_tokens=_prefix_tokens,
+        real_tokens=real_tokens,
+        value_projection=own_values,
+        wiring=own_wiring,
+        attention_module=lambda block: "attention",
+    ),
+)
