@@ -1,0 +1,84 @@
+"""The final numbers of every run, as a table for the page and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unsmooth.report.series import printable, spoken
+from unsmooth.report.training import words
+from unsmooth.report.training.rows import finite
+from unsmooth.report.training.run import TrainedRun
+from unsmooth.report.training.variants import Variant, variants_of
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, and lines of cells; `summary` marks lines that sum up the seeds above them."""
+
+    headings: tuple[str, ...]
+    lines: tuple[tuple[bool, tuple[str, ...]], ...]
+
+
+def final_table(variants: Sequence[Variant]) -> Table:
+    """The last numbers of every run, and mean ± standard deviation of runs that differ by seed."""
+    records = {id(run): final_numbers(run) for variant in variants for run in variant.runs}
+    names = list(dict.fromkeys(name for record in records.values() for name in record))
+    told = any(run.seed is not None for variant in variants for run in variant.runs)
+    headings = ("run", *(["seed"] if told else []), *(printable(name.replace("_", " ")) for name in names), "time")
+    lines = []
+    for variant in variants:
+        for run in variant.runs:
+            cells = [_cell(records[id(run)].get(name)) for name in names]
+            first = (variant.name, *(["–" if run.seed is None else printable(run.seed)] if told else []))
+            lines.append((False, (*first, *cells, words.duration(run.manifest.get("seconds")))))
+        if variant.spread:
+            columns = [[finite(records[id(run)].get(name)) for run in variant.runs] for name in names]
+            means = [words.mean_and_spread([one for one in column if one is not None]) for column in columns]
+            means[names.index("steps")] = ""
+            first = (variant.name, *(["mean ± s.d."] if told else []))
+            lines.append((True, (*first, *means, "")))
+    return Table(headings, tuple(lines))
+
+
+def final_numbers(run: TrainedRun) -> dict[str, float | int | None]:
+    """Steps, last losses and metrics, and the similarity that leaves the last layer at the start and at the end."""
+    found: dict[str, float | int | None] = {"steps": words.last_step(run)}
+    found["training loss"] = words.final_training_loss(run)
+    last = run.evaluations[-1] if run.evaluations else {}
+    found["evaluation loss"] = finite(last.get("loss"))
+    found |= {name: finite(last.get(name)) for name in run.metrics}
+    pairs = words.measured_pairs([Variant("", "", (run,))])
+    if pairs:
+        metric, site = pairs[0]
+        found[f"{metric}, start"] = words.last_layer(run.measurements[0], metric, site)
+        found[f"{metric}, end"] = words.last_layer(run.measurements[-1], metric, site)
+    return found
+
+
+def summary(runs: Sequence[TrainedRun]) -> list[dict[str, Any]]:
+    """What the command prints as JSON: every run with its variant, state, final numbers and notes."""
+    return [
+        {
+            "run": str(run.folder),
+            "variant": variant.name,
+            "sentence": words.sentence_of(variant),
+            "recipe": run.setting("recipe"),
+            "size": run.setting("size"),
+            "seed": run.seed,
+            "remedies": list(run.remedies),
+            "data": run.data.get("name"),
+            "synthetic": run.data.get("synthetic"),
+            "state": run.state or None,
+            "seconds": finite(run.manifest.get("seconds")),
+            "final": final_numbers(run),
+            "notes": list(run.notes),
+        }
+        for variant in variants_of(runs)
+        for run in variant.runs
+    ]
+
+
+def _cell(value: float | int | None) -> str:
+    return f"{value:,}" if isinstance(value, int) else spoken(value)
