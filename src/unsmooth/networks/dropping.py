@@ -8,7 +8,27 @@ from torch import Tensor, nn
 from unsmooth import keyed
 
 
-class Dropout(nn.Module):
+class _Drop(nn.Module):
+    """What is common to both: a rate, and a place in the network that gives it random numbers of its own."""
+
+    _place: Tensor
+    _threshold: Tensor
+    _gain: Tensor
+
+    def __init__(self, rate: float, place: int) -> None:
+        super().__init__()
+        self.rate, self.place, self.active = rate, place, rate > 0.0
+        # As tensors, not numbers: torch.compile would compile every block anew for numbers of its own.
+        self.register_buffer("_place", torch.tensor(place), persistent=False)
+        self.register_buffer("_threshold", torch.tensor(_threshold_of(rate)), persistent=False)
+        self.register_buffer("_gain", torch.tensor(1.0 / (1.0 - rate), dtype=torch.float64), persistent=False)
+
+    def extra_repr(self) -> str:
+        """Shown by print(model)."""
+        return f"{self.rate}"
+
+
+class Dropout(_Drop):
     r"""Set elements to zero at random while training, and scale the others (Srivastava et al. 2014).
 
     .. math:: y_i = x_i\,m_i / (1 - p), \qquad m_i = [u_i \ge p]
@@ -26,25 +46,17 @@ class Dropout(nn.Module):
         (True, False)
     """
 
-    def __init__(self, rate: float, place: int) -> None:
-        super().__init__()
-        self.rate, self.place = rate, place
-
     def forward(self, x: Tensor, keys: Tensor | None = None) -> Tensor:
         """`x` (batch, ...) with one key per sample, `keys` (batch,)."""
-        if not self.training or self.rate == 0.0:
+        if not self.training or not self.active:
             return x
         assert keys is not None, "a network in training draws keys where it is given none"
         elements = torch.arange(x[0].numel(), device=x.device)
-        kept = keyed.keys(keys[:, None], self.place, elements) >= _threshold(self.rate)
-        return x * kept.view(x.shape).to(x.dtype) * (1.0 / (1.0 - self.rate))
-
-    def extra_repr(self) -> str:
-        """Shown by print(model)."""
-        return f"{self.rate}"
+        kept = keyed.keys(keys[:, None], self._place, elements) >= self._threshold
+        return x * (kept.view(x.shape) * self._gain.to(x.dtype))
 
 
-class DropPath(nn.Module):
+class DropPath(_Drop):
     r"""Drop a branch of whole samples while training (stochastic depth; Huang et al. 2016, arXiv 1603.09382).
 
     .. math:: y = x\,m / (1 - p)
@@ -54,21 +66,13 @@ class DropPath(nn.Module):
         place: A number that no other module of the network has.
     """
 
-    def __init__(self, rate: float, place: int) -> None:
-        super().__init__()
-        self.rate, self.place = rate, place
-
     def forward(self, x: Tensor, keys: Tensor | None = None) -> Tensor:
         """`x` (batch, ...) with one key per sample, `keys` (batch,)."""
-        if not self.training or self.rate == 0.0:
+        if not self.training or not self.active:
             return x
         assert keys is not None, "a network in training draws keys where it is given none"
-        kept = (keyed.keys(keys, self.place) >= _threshold(self.rate)).to(x.dtype) * (1.0 / (1.0 - self.rate))
+        kept = (keyed.keys(keys, self._place) >= self._threshold) * self._gain.to(x.dtype)
         return x * kept.view(-1, *(1,) * (x.ndim - 1))
-
-    def extra_repr(self) -> str:
-        """Shown by print(model)."""
-        return f"{self.rate}"
 
 
 def keys_for(network: nn.Module, dropout: float, drop_path: float, keys: Tensor | None, like: Tensor) -> Tensor | None:
@@ -78,6 +82,6 @@ def keys_for(network: nn.Module, dropout: float, drop_path: float, keys: Tensor 
     return torch.randint(0, 1 << 32, (like.shape[0],), device=like.device)
 
 
-def _threshold(rate: float) -> int:
+def _threshold_of(rate: float) -> int:
     """Keys below it are dropped; keys are even over 2³² numbers."""
     return round(rate * 2.0**32)
