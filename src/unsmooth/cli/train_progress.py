@@ -45,6 +45,8 @@ def _bars(console: object) -> Iterator[Callable[[Progress], None]]:
         rows: dict[str, int] = {}
 
         def tell(progress: Progress) -> None:
+            if progress.note:
+                bars.console.print(progress.note, highlight=False, soft_wrap=True)
             if progress.name not in rows:
                 rows[progress.name] = bars.add_task(progress.name, total=progress.steps, said="")
             bars.update(rows[progress.name], completed=progress.step, said=in_words(progress))  # type: ignore[arg-type]
@@ -57,6 +59,8 @@ def _lines(console: object) -> Iterator[Callable[[Progress], None]]:
     last: dict[str, float] = {}
 
     def tell(progress: Progress) -> None:
+        if progress.note:
+            console.print(progress.note, highlight=False, soft_wrap=True)  # type: ignore[attr-defined]
         now = time.monotonic()
         if now - last.get(progress.name, 0.0) < _SECONDS_BETWEEN_LINES and progress.step < progress.steps:
             return

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+Agree = Callable[[str | None], str | None]
 
 
-def find_origin(model: nn.Module, loss: Callable[[], Tensor]) -> str:
-    """Name the module in which the first number that is not finite came up, forward or backward.
+def find_origin(model: nn.Module, loss: Callable[[], Tensor], agree: Agree = lambda words: words) -> str | None:
+    """Name the module in which the first number that is not finite came up, forward or backward; None where none did.
 
     Args:
         model: The model with the weights of the failing step.
         loss: Runs the failing step's forward pass.
+        agree: Gives the words of the first process that has any, on each of them: no process may go on to the backward
+            pass while another does not.
 
     >>> layer = nn.Linear(2, 2)
     >>> _ = nn.init.constant_(layer.weight, 3e38)
-    >>> find_origin(nn.Sequential(nn.Identity(), layer), lambda: layer(torch.full((1, 2), 3e38)).sum())
+    >>> model = nn.Sequential(nn.Identity(), layer)
+    >>> find_origin(model, lambda: model(torch.full((1, 2), 3e38)).sum())
     "the output of '1' (Linear)"
     """
     found: list[str] = []
-    with _watched(model, found):
+    model.zero_grad(set_to_none=True)
+    with _watched(model, found), _without_advice():
         value = loss()
-        if found:
-            return found[0]
-        if not torch.isfinite(value.detach()).all():
-            return "the loss itself, from finite logits"
-        model.zero_grad(set_to_none=True)
+        if not found and not _finite(value.detach()):
+            found.append("the loss itself, from finite logits")
+        if (words := agree(found[0] if found else None)) is not None:
+            return words
         value.backward()  # type: ignore[no-untyped-call]
-    if found:
-        return found[0]
     bad = [name for name, one in model.named_parameters() if one.grad is not None and not _finite(one.grad)]
     model.zero_grad(set_to_none=True)
-    return f"the gradient of {bad[-1]!r}" if bad else "no layer that shows it when run again"
+    # The last in the order of the model is the first in that of the backward pass.
+    found += [f"the gradient of {bad[-1]!r}"] if bad else []
+    return agree(found[0] if found else None)
 
 
 @contextmanager
@@ -54,10 +61,21 @@ def _watched(model: nn.Module, found: list[str]) -> Iterator[None]:
             handle.remove()
 
 
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Torch warns that a hook sees no gradient of inputs which have none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook")
+        yield
+
+
 def _forward_hook(name: str, found: list[str]) -> Callable[..., None]:
     def look(module: nn.Module, given: Any, made: Any) -> None:
-        if not found and not _finite(made):
-            found.append(f"the output of {name!r} ({type(module).__name__})")
+        if found or _finite(made):
+            return
+        # Between two modules there is arithmetic too, attention above all.
+        where = "the output of" if _finite(given) else "what comes into"
+        found.append(f"{where} {name!r} ({type(module).__name__})")
 
     return look
 
@@ -71,6 +89,8 @@ def _backward_hook(name: str, found: list[str]) -> Callable[..., None]:
 
 
 def _finite(value: Any) -> bool:
+    if isinstance(value, DTensor):
+        value = value.to_local()
     if isinstance(value, Tensor):
         return not value.is_floating_point() or bool(torch.isfinite(value).all())
     if isinstance(value, tuple | list):

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
+import errno
 import json
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import write_whole
+from unsmooth.training.durable import digest_of, sync_file, sync_folder, sync_tree, write_hashed
 
-_NAME = re.compile(r"step-(\d{8})\.pt")
+_NAME = re.compile(r"step-(\d{8,})\.(pt|shards)")
+_INDEX = "index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that is whole.
+
+    Args:
+        step: Steps that were taken.
+        path: A file, or a folder of shards where several processes wrote their own parts.
+    """
+
+    step: int
+    path: Path
+
+    @property
+    def sharded(self) -> bool:
+        """Whether it is a folder of shards."""
+        return self.path.is_dir()
+
+    def read(self) -> dict[str, Any]:
+        """What was saved, on the CPU; a file only."""
+        # Mapped, not read: what is copied out of it is in memory once, not twice.
+        found: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu", mmap=True)
+        return found
 
 
 class Checkpoints:
     """The newest checkpoints of a run, in a folder of their own.
 
-    Each is one file, written beside its place, flushed to disk and moved there; its name in `index.json` comes with a
-    SHA-256, so that a file which the disk garbled is passed over for the one before.
+    Each is written beside its place, flushed to the disk and moved there. Before it is moved its SHA-256 is in
+    `index.json`, so that one which the disk garbled is passed over for the one before.
 
     Args:
         folder: Where they are.
@@ -33,55 +62,127 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self.passed_over: list[str] = []
+        """Names of those that `latest` found garbled."""
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Write `state` as the checkpoint of `step`, then let the oldest go."""
-        buffer = io.BytesIO()
-        torch.save(dict(state), buffer)
-        content = buffer.getvalue()
+        """Write `state` (nested dicts of tensors and plain values) as the checkpoint of `step`; the oldest goes."""
         path = self.folder / f"step-{step:08d}.pt"
-        digests = self._digests()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _check_space(self.folder, len(content))
-            write_whole(path, content)
-            write_whole(
-                self.folder / "index.json", json.dumps({**digests, path.name: hashlib.sha256(content).hexdigest()})
-            )
-        except (OSError, UnsmoothError) as error:
-            hint = f"freeing {len(content) / 2**20:,.0f} MiB, then `unsmooth train --resume`; earlier checkpoints are whole"
-            raise expected(f"room to save step {step} in {self.folder}", _reason(error), hint) from None
-        for old in self.names()[: -self.keep]:
-            (self.folder / old).unlink(missing_ok=True)
+        with self.told(step, size_of(state)):
+            draft = self.draft()
+            try:
+                self._enter(path.name, write_hashed(draft, dict(state)))
+                os.replace(draft, path)
+                sync_folder(self.folder)
+            finally:
+                draft.unlink(missing_ok=True)
+        self.let_go()
         return path
 
-    def latest(self) -> tuple[int, dict[str, Any]] | None:
-        """The newest whole checkpoint with its step; None where there is none yet."""
+    def save_folder(self, step: int, draft: Path) -> Path:
+        """Take a filled folder as the checkpoint of `step`."""
+        path = self.folder / f"step-{step:08d}.shards"
+        with self.told(step, 0):
+            sync_tree(draft)
+            self._enter(path.name, digest_of(draft))
+            shutil.rmtree(path, ignore_errors=True)  # of the same step: one that was passed over
+            os.replace(draft, path)
+            sync_folder(self.folder)
+        self.let_go()
+        return path
+
+    def draft(self) -> Path:
+        """A new name beside the checkpoints."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f".{secrets.token_hex(8)}.tmp"
+
+    def latest(self) -> Checkpoint | None:
+        """The newest that is whole; None where there is none. Those that are not are named in `passed_over`."""
         digests = self._digests()
+        self.passed_over = []
         for name in reversed(self.names()):
-            content = (self.folder / name).read_bytes()
-            if digests.get(name) in (None, hashlib.sha256(content).hexdigest()):
-                match = _NAME.fullmatch(name)
-                assert match is not None
-                return int(match[1]), torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+            path = self.folder / name
+            if _is_whole(path, digests.get(name)):
+                return Checkpoint(_step(name), path)
+            self.passed_over.append(name)
         return None
 
     def names(self) -> list[str]:
-        """File names, oldest first."""
-        return sorted(path.name for path in self.folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+        """Names of files and folders, oldest first."""
+        found = [path.name for path in self.folder.glob("step-*") if _NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda name: (_step(name), name))
+
+    def let_go(self) -> None:
+        """Remove all but the newest."""
+        for old in self.names()[: -self.keep]:
+            path = self.folder / old
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def told(self, step: int, size: int) -> Iterator[None]:
+        """What goes wrong while `size` bytes are written, in one line."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _check_space(self.folder, size)
+            yield
+        except (OSError, UnsmoothError) as error:
+            freed = f"freeing {size / 2**20:,.0f} MiB" if size >= 2**20 else "freeing space"
+            hint = f"{freed}, then `unsmooth train --resume`; earlier checkpoints are whole"
+            raise expected(f"room to save step {step} in {self.folder}", _reason(error), hint) from None
+
+    def _enter(self, name: str, digest: str) -> None:
+        entries = json.dumps({**self._digests(), name: digest}, indent=1)
+        sync_file(write_whole(self.folder / _INDEX, entries))
 
     def _digests(self) -> dict[str, str]:
         try:
-            known = json.loads((self.folder / "index.json").read_text())
+            known = json.loads((self.folder / _INDEX).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
+        if not isinstance(known, dict):
+            return {}
         return {name: digest for name, digest in known.items() if (self.folder / name).exists()}
+
+
+def _is_whole(path: Path, digest: str | None) -> bool:
+    if digest is not None:
+        return digest_of(path) == digest
+    if path.is_dir():
+        return False
+    try:  # the index was lost: torch's own checksums have to do
+        torch.load(path, weights_only=True, map_location="cpu")
+    except Exception:
+        return False
+    return True
+
+
+def size_of(state: Any) -> int:
+    """Bytes of all tensors in nested dicts and lists.
+
+    >>> size_of({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.int64), "word"]})
+    28
+    """
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    if isinstance(state, Mapping):
+        return sum(size_of(item) for item in state.values())
+    return sum(size_of(item) for item in state) if isinstance(state, list | tuple) else 0
+
+
+def _step(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None, "names come from `names`"
+    return int(match[1])
 
 
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(28, f"{os.strerror(28)} ({free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} needed)")
+        size = f"{free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} needed"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({size})")
 
 
 def _reason(error: Exception) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import check_writable, finite, write_whole
 from unsmooth.training.config import Config
+from unsmooth.training.durable import sync_file
 from unsmooth.training.plain import from_plain, to_plain
 
 FORMAT = 1
+# What `unsmooth.files` calls a file or folder that is not yet in its place, or on its way out of it.
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.(tmp|old)")
 
 
 class RunFolder:
@@ -36,6 +42,16 @@ class RunFolder:
         """Where the trained model is: what `unsmooth.load` takes."""
         return self.path / "final"
 
+    @property
+    def average(self) -> Path:
+        """Where the moving average of its weights is, if it has one."""
+        return self.path / "final-average"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, and the trained model is there."""
+        return self.manifest().get("state") == "finished" and self.final.is_dir()
+
     def create(self, config: Config) -> None:
         """Write the settings, before anything else is done: from here on the run can be resumed."""
         if (self.path / "config.json").exists():
@@ -53,10 +69,18 @@ class RunFolder:
         except OSError:
             raise expected("the folder of a run", f"{self.path}, without config.json", "the --out of a run") from None
         except ValueError:
-            raise expected(f"settings in {path}", "a broken file", "starting the run anew") from None
-        if plain.pop("format", None) != FORMAT:
-            raise expected(f"a run of format {FORMAT}", f"another in {path}", "the version of unsmooth that wrote it")
-        return from_plain(Config, plain)
+            raise _broken(path) from None
+        if not isinstance(plain, dict):
+            raise _broken(path)
+        if (found := plain.pop("format", None)) != FORMAT:
+            hint = "the version of unsmooth that wrote it"
+            raise expected(f"a run of format {FORMAT}", f"format {found} in {path}", hint)
+        try:
+            return from_plain(Config, plain)
+        except UnsmoothError as error:
+            raise UnsmoothError(f"In {path}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise _broken(path) from None
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """What the run is and how far it came."""
@@ -68,7 +92,37 @@ class RunFolder:
             found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
+
+    def sweep(self) -> None:
+        """Remove what a killed run had begun to write and not put in its place."""
+        for folder in (self.path, self.checkpoints, self.path / "scans", *self.path.glob("scans/step-*")):
+            for path in folder.glob(".*"):
+                if _DRAFT.fullmatch(path.name):
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else carries this run out meanwhile; the system lets go when the process ends, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        with (self.path / ".lock").open("a") as file:
+            try:
+                # Not flock, which processes that load data would inherit and hold on to.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                hint = "waiting for it, or another --out"
+                raise expected(f"a run in {self.path} that nobody is carrying out", "one under way", hint) from None
+            except OSError:
+                pass  # a disk that knows no locks
+            yield
+
+
+def _broken(path: Path) -> UnsmoothError:
+    return expected(f"settings in {path}", "a broken file", "starting the run anew")
 
 
 class Lines:
@@ -79,14 +133,27 @@ class Lines:
 
     def add(self, **fields: Any) -> None:
         """Append a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(fields)) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(finite(fields)) + "\n")
+        except OSError as error:
+            hint = "freeing space, then `unsmooth train --resume`"
+            raise expected(f"room for a line in {self.path}", error.strerror or type(error).__name__, hint) from None
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines."""
         if not self.path.exists():
             return []
-        return [line for text in self.path.read_text(encoding="utf-8").splitlines() if (line := _parsed(text))]
+        return [
+            line
+            for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+            if (line := _parsed(text))
+        ]
+
+    def sync(self) -> None:
+        """Have the disk hold what was written so far, so that no checkpoint is ahead of it."""
+        if self.path.exists():
+            sync_file(self.path)
 
     def cut(self, step: int) -> None:
         """Forget what was written after `step`, and a last line that was not finished."""
@@ -100,7 +167,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
         line = json.loads(text)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and "step" in line else None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 class Events:
@@ -117,18 +184,18 @@ class Events:
         except ImportError:
             self._writer = None
         else:
-            self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
 
     def add(self, step: int, **values: float) -> None:
         """Numbers of one step, by name."""
         if self._writer is not None:
             for name, value in values.items():
-                self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Write what is still held back."""
         if self._writer is not None:
-            self._writer.close()  # type: ignore[no-untyped-call]
+            self._writer.close()
 
 
 class Watchmaker:

@@ -40,6 +40,26 @@ class Place:
             value /= self.ranks
         return value
 
+    def lowest(self, value: Tensor) -> Tensor:
+        """The lowest of all processes' `value`, in place."""
+        if self.ranks > 1:
+            dist.all_reduce(value, dist.ReduceOp.MIN)
+        return value
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether something is so on any process."""
+        if self.ranks == 1:
+            return here
+        return bool(self.lowest(torch.tensor(0 if here else 1, device=self.device)) == 0)
+
+    def agree(self, words: str | None) -> str | None:
+        """What the first process that has something to say says, on each of them."""
+        if self.ranks == 1:
+            return words
+        said: list[str | None] = [None] * self.ranks
+        dist.all_gather_object(said, words)
+        return next((one for one in said if one is not None), None)
+
     def wait(self) -> None:
         """Until every process is here."""
         if self.ranks > 1:

@@ -22,11 +22,12 @@ from unsmooth.training.finishing import write_final
 from unsmooth.training.folder import Events, Lines, RunFolder, Watchmaker
 from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
-from unsmooth.training.snapshot import restore, snapshot, unwrapped
+from unsmooth.training.resuming import load_checkpoint, save_checkpoint
+from unsmooth.training.snapshot import put, restore, snapshot, unwrapped
 from unsmooth.training.step import NEVER, Step
-from unsmooth.training.task import TASKS
+from unsmooth.training.tasks import TASKS
 from unsmooth.training.timing import Timetable, share_of, timetable
-from unsmooth.training.wrapping import wrapped
+from unsmooth.training.wrapping import gathered, wrapped
 
 
 class LossNotFinite(UnsmoothError):
@@ -35,7 +36,7 @@ class LossNotFinite(UnsmoothError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, for whoever shows it."""
+    """How far a run is, for whoever shows it; `note` is something out of the ordinary, in words."""
 
     name: str
     step: int
@@ -43,6 +44,7 @@ class Progress:
     epoch: float
     seconds: float
     said: dict[str, float]
+    note: str = ""
 
 
 class Run:
@@ -63,7 +65,7 @@ class Run:
         self.task = TASKS[config.task](config, place, share)
         self.table: Timetable = timetable(config, self.task.batches, share, place.ranks)
         self._check_class_of_task()
-        model = apply_wishes(self.task.network().to(self.task.dtype), self._wishes(), seed=config.seed)
+        model = self._built()
         self.parameters = sum(one.numel() for one in model.parameters())
         model = wrapped(model.to(place.device).train(), config, place)
         self.engine = Step(
@@ -84,27 +86,46 @@ class Run:
         if self.place.ranks > 1 and self.config.engine.graph == "on":
             raise expected("one process for a captured step", f"{self.place.ranks}", "--set graph=auto")
 
-    def _wishes(self) -> tuple[Any, ...]:
-        return tuple(wish for text in self.config.remedies for wish in parse_remedies(text))
+    def _built(self) -> nn.Module:
+        """The model with its first weights and its remedies, on the CPU."""
+        wishes = tuple(wish for text in self.config.remedies for wish in parse_remedies(text))
+        return apply_wishes(self.task.network().to(self.task.dtype), wishes, seed=self.config.seed)
 
     def _take_up(self) -> None:
         """Capture where that pays, then start from the first weights or from the newest checkpoint."""
-        state = snapshot(self.engine, copied=True)
+        if self.place.first:
+            self.folder.sweep()
+        found = self.checkpoints.latest()
+        first = snapshot(self.engine, copied=True) if self._captured and found is None else None
         self.task.begin(0)
         self.replay = Replay(self.engine, fused=self._fused) if self._captured else None
-        saved = self.checkpoints.latest()
+        about: dict[str, Any] = {"seconds": 0.0, "said": {}}
         with self.stream():
-            restore(self.engine, state if saved is None else saved[1]["state"])
-        self.step = 0 if saved is None else saved[0]
-        self.watch = Watchmaker(0.0 if saved is None else saved[1]["seconds"])
+            if first is not None:
+                restore(self.engine, first)
+            if found is not None:
+                about = load_checkpoint(self.engine, found)
+                self.step = found.step
+                self._check_taken_up(about)
+        self.watch, self.said = Watchmaker(about["seconds"]), dict(about["said"])
         self._since = (self.step, self.watch.seconds)
+        self.events: Events | None = None
         if self.place.first:
-            self.log.cut(self.step if saved else -1)
-            self.spectra.cut(self.step if saved else -1)
-            self.events: Events | None = Events(self.folder.path / "events", after=self.step)
+            self.log.cut(-1 if found is None else self.step)
+            self.spectra.cut(-1 if found is None else self.step)
+            self.events = Events(self.folder.path / "events", after=self.step)
             self._write_manifest("running")
-        else:
-            self.events = None
+        for name in self.checkpoints.passed_over:
+            self._show(f"{name} is not whole and was passed over; the run goes on from step {self.step}.")
+
+    def _check_taken_up(self, about: dict[str, Any]) -> None:
+        """Refuse to go on with other data, or with a number of processes that makes other batches."""
+        digest = self.task.describe().get("digest")
+        if about["data"] != digest:
+            raise expected(f"the data that the run began with ({about['data']})", digest, "putting them back")
+        if int(self.engine.batch) != self.table.batches_before(self.step):
+            hint = f"as many as before ({about['processes']}), or --set micro_batch=none from the start"
+            raise expected("processes that share batches as before", f"{self.place.ranks} processes", hint)
 
     @property
     def _captured(self) -> bool:
@@ -174,7 +195,7 @@ class Run:
             engine.norm_sum.item(),
             int(engine.first_bad),
         )
-        if self._anywhere(bad != NEVER):
+        if bad != NEVER:
             self._stop(bad)
         engine.loss_sum.zero_()
         engine.norm_sum.zero_()
@@ -189,10 +210,6 @@ class Run:
         self._since = (self.step, now)
         self._note("train", numbers)
 
-    def _anywhere(self, bad: bool) -> bool:
-        found = torch.tensor(float(bad), device=self.place.device, dtype=torch.float64)
-        return self.place.mean(found).item() > 0
-
     def _note(self, kind: str, numbers: dict[str, Any]) -> None:
         epoch = self.table.epoch_after(self.step)
         values = {name: value for name, value in numbers.items() if isinstance(value, float)}
@@ -200,26 +217,33 @@ class Run:
         if self.events is not None:
             self.log.add(kind=kind, step=self.step, epoch=epoch, **numbers)
             self.events.add(self.step, **{f"{kind}/{name}": value for name, value in values.items()})
-        self._tell(
-            Progress(self.folder.path.name, self.step, self.table.steps, epoch, self.watch.seconds, dict(self.said))
-        )
+        self._show()
+
+    def _show(self, note: str = "") -> None:
+        epoch, seconds = self.table.epoch_after(self.step), self.watch.seconds
+        self._tell(Progress(self.folder.path.name, self.step, self.table.steps, epoch, seconds, dict(self.said), note))
 
     @contextmanager
-    def _at_rest(self) -> Iterator[nn.Module]:
-        """The model without its wrapper, in evaluation mode."""
+    def _at_rest(self, *, average: bool = False) -> Iterator[nn.Module]:
+        """The model, or its moving average, without its wrapper and in evaluation mode. It comes out as it went in."""
         model = unwrapped(self.engine.model)
-        self.engine.model.eval()
+        # Some remedies bring weights into their exact form for evaluation; looking at a run must not change it.
+        kept = {name: value.clone() for name, value in model.state_dict().items()} if self.config.remedies else {}
         try:
-            yield model
+            with self.engine.averaged() if average else nullcontext(), gathered(model):
+                yield model.eval()
         finally:
-            self.engine.model.train()
+            model.train()
+            with torch.no_grad():
+                for name, value in model.state_dict().items() if kept else ():
+                    put(value, kept[name])
 
     def _evaluate(self) -> None:
         with self._at_rest() as model, self.engine.arithmetic():
             found = self.task.evaluate(model)
-            if self.engine.average:
-                with self.engine.averaged():
-                    found |= {f"average_{name}": value for name, value in self.task.evaluate(model).items()}
+        if self.engine.average:
+            with self._at_rest(average=True) as model, self.engine.arithmetic():
+                found |= {f"average_{name}": value for name, value in self.task.evaluate(model).items()}
         self._note("evaluation", found)
 
     def _measure_if_due(self) -> None:
@@ -236,35 +260,51 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""
-        state = snapshot(self.engine)
+        about = {
+            "seconds": self.watch.seconds,
+            "said": self.said,
+            "data": self.task.describe().get("digest"),
+            "processes": self.place.ranks,
+        }
         if self.place.first:
-            self.checkpoints.save(self.step, {"state": state, "seconds": self.watch.seconds})
-        self.place.wait()
+            self.log.sync()
+            self.spectra.sync()
+        save_checkpoint(self.engine, self.checkpoints, self.step, about)
 
     def finish(self) -> None:
         """Write the trained model, and say that the run is over."""
-        if self.place.first:
-            write_final(unwrapped(self.engine.model), self.task, self.folder, self.engine)
-            self._write_manifest("finished")
+        with self.stream():
+            write_final(self.engine, self.folder, self._built)
+        self._write_manifest("finished")
         if self.events is not None:
             self.events.close()
 
     def _stop(self, bad: int) -> None:
         """Run the failing step again, with the weights that it had, and name the place."""
-        batch = torch.tensor(self.table.batches_before(bad), device=self.place.device)
-        self.task.begin(int(batch))
-        model = self.engine.model.train()
-
-        def loss() -> torch.Tensor:
-            with self.engine.arithmetic():
-                return self.task.loss(model, batch)
-
-        origin = find_origin(model, loss)
+        for value in self.task.state().values():
+            if value.is_floating_point():
+                value.nan_to_num_(0.0, 0.0, 0.0)  # what the failing step left there for the next
+        before = self.table.batches_before(bad)
+        origins = (self._origin(before + number) for number in range(self.table.passes_of(bad)))
+        origin = next((words for words in origins if words), "no layer that shows it when run again")
         kept = self.checkpoints.names()
         self._write_manifest("stopped", reason=f"loss not finite in step {bad}, from {origin}")
+        if self.events is not None:
+            self.events.close()
         kept_words = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint yet"
         hint = f"a lower --set lr or a longer --set warmup; {kept_words} in {self.folder.checkpoints}"
         raise LossNotFinite(str(expected(f"a finite loss in step {bad}", f"NaN or Inf, first in {origin}", hint)))
+
+    def _origin(self, batch: int) -> str | None:
+        """Where micro-batch number `batch` goes wrong, the same on every process."""
+        self.task.begin(batch)
+        model = unwrapped(self.engine.model).train()
+
+        def loss() -> torch.Tensor:
+            with self.engine.arithmetic():
+                return self.task.loss(model, torch.tensor(batch, device=self.place.device))
+
+        return find_origin(model, loss, self.place.agree)
 
     def _write_manifest(self, state: str, **more: Any) -> None:
         if not self.place.first:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 
 from unsmooth.errors import expected
 from unsmooth.training.step import Step
 
-State = dict[str, Any]
+State = dict[str, Tensor]
 
 
 def snapshot(step: Step, *, copied: bool = False) -> State:
-    """The run as nested dicts of tensors: weights, moments, average, clocks, the task's own, torch's generators.
+    """The run as tensors by name: weights, moments, average, clocks, and what each process has of its own.
+
+    Names begin with what they belong to: ``model/``, ``moments/``, ``average/``, ``clocks/``, ``own/RANK/``. They are
+    the same for any number of processes; shards are named like the whole.
 
     Args:
         step: The run.
@@ -23,58 +26,93 @@ def snapshot(step: Step, *, copied: bool = False) -> State:
     """
     model = unwrapped(step.model)
     names = {id(one): name for name, one in model.named_parameters()}
-    moments = {names[id(step.parameters[index])]: dict(kept) for index, kept in step.moments().items()}
-    average = (
-        {names[id(one)]: kept for one, kept in zip(step.parameters, step.average, strict=True)} if step.average else {}
-    )
-    state: State = {
-        "model": {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)},
-        "moments": moments,
-        "average": average,
-        "clocks": step.clocks(),
-        "task": step.task.state(),
-        "generators": generators(step.place.device),
-    }
-    return _copied(state) if copied else state
+    state = {f"model/{name}": value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for index, kept in step.moments().items():
+        name = names[id(step.parameters[index])]
+        state |= {f"moments/{name}/{key}": value for key, value in kept.items()}
+    for one, value in zip(step.parameters, step.average, strict=bool(step.average)):
+        state[f"average/{names[id(one)]}"] = value
+    state |= {f"clocks/{name}": value for name, value in step.clocks().items()}
+    state |= dict(_own(step))
+    return {name: value.detach().clone() if copied else value.detach() for name, value in state.items()}
 
 
-def restore(step: Step, state: Mapping[str, Any]) -> None:
+def _own(step: Step) -> Iterator[tuple[str, Tensor]]:
+    """What differs between processes: the task's tensors and torch's generators."""
+    prefix = own_prefix(step)
+    for name, value in step.task.state().items():
+        yield f"{prefix}task/{name}", value
+    for name, value in generators(step.place.device).items():
+        yield f"{prefix}generators/{name}", value
+
+
+def own_prefix(step: Step) -> str:
+    """How the names begin of what belongs to this process alone."""
+    return f"own/{step.place.rank}/"
+
+
+def restore(step: Step, state: Mapping[str, Tensor]) -> None:
     """Write `state` into the tensors of the run, which stay where they are: a captured graph goes on with them."""
-    mine = snapshot(step)
-    missing = set(mine["model"]) ^ set(state["model"])
-    if missing:
-        raise expected(
-            "a checkpoint of this model", f"other tensors ({', '.join(sorted(missing)[:3])})", "its own config"
-        )
+    mine = places(step)
+    check_fits(step, mine, state)
     with torch.no_grad():
-        for part in ("model", "average", "clocks", "task"):
-            for name, value in mine[part].items():
-                value.copy_(state[part][name])
-        _restore_moments(step, state["moments"])
-    set_generators(state["generators"], step.place.device)
+        for name, place in mine.items():
+            if name in state:
+                put(place, state[name])
+            elif name.startswith("moments/"):
+                # Before its first step an optimiser has no moments: they start at zero.
+                put(place, torch.zeros(place.shape, dtype=place.dtype))
+    settle(step, {name: value for name, value in state.items() if name.startswith(own_prefix(step))})
+
+
+def places(step: Step) -> State:
+    """The tensors of the run that a state is written into, with moments also where no step was taken yet."""
+    for parameter in step.parameters:
+        if not step.optimiser.state.get(parameter):
+            where = torch.device("cpu") if step.sharded else parameter.device
+            step.optimiser.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=where),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
+    return snapshot(step)
+
+
+def settle(step: Step, own: Mapping[str, Tensor]) -> None:
+    """What is left to do once all tensors are in their places."""
+    prefix = f"{own_prefix(step)}generators/"
+    set_generators(
+        {name.removeprefix(prefix): value for name, value in own.items() if name.startswith(prefix)}, step.place.device
+    )
     step.optimiser.zero_grad(set_to_none=not step.adds_up)
 
 
-def _restore_moments(step: Step, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    names = {name: one for name, one in unwrapped(step.model).named_parameters()}
-    for name, parameter in names.items():
-        kept = step.optimiser.state.get(parameter)
-        if name not in saved:
-            # Before its first step an optimiser has no moments; a captured one has them, and they start at zero.
-            for value in (kept or {}).values():
-                value.zero_()
-            continue
-        if not kept:
-            step.optimiser.state[parameter] = {
-                key: _placed(value, key, parameter) for key, value in saved[name].items()
-            }
-            continue
-        for key, value in kept.items():
-            value.copy_(saved[name][key])
+def check_fits(step: Step, mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Refuse the state of another model, task or number of processes, before anything is overwritten."""
+    needed = {name for name in mine if not name.startswith(("moments/", f"{own_prefix(step)}generators/"))}
+    known = {name for name in saved if not name.startswith("own/")}
+    lost = sorted(name for name in needed if name not in saved)
+    if any(name.startswith("own/") for name in lost):
+        got = f"{1 + max((int(name.split('/')[1]) for name in saved if name.startswith('own/')), default=0)}"
+        hint = f"torchrun --nproc-per-node {got}" if got != "1" else "without torchrun"
+        raise expected(f"a checkpoint of {step.place.ranks} processes", f"one of {got}", hint)
+    strange = lost + sorted(known - set(mine))
+    if not strange:
+        strange = [name for name in needed if mine[name].shape != saved[name].shape]
+    if strange:
+        raise expected("a checkpoint of this model", f"other tensors ({', '.join(strange[:3])})", "its own config")
 
 
-def _placed(value: Tensor, key: str, parameter: Tensor) -> Tensor:
-    return value.to(parameter.device, torch.float32 if key == "step" else parameter.dtype).clone()
+def put(place: Tensor, value: Tensor) -> None:
+    """Copy `value`, whole or sharded, into `place`, whole or sharded."""
+    if not isinstance(place, DTensor):
+        place.copy_(value)
+        return
+    if not isinstance(value, DTensor):
+        mesh = place.device_mesh
+        whole = DTensor.from_local(value.to(place.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+        value = whole.redistribute(placements=place.placements)  # every process has the whole: nothing is sent
+    place.to_local().copy_(value.to_local())
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -91,13 +129,8 @@ def generators(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """The reverse of `generators`."""
-    torch.set_rng_state(states["cpu"].cpu())
+    """The reverse of `generators`; those that are not named stay as they are."""
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"].cpu())
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return {key: _copied(item) for key, item in value.items()}

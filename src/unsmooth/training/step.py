@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from unsmooth.training.config import Config
@@ -88,16 +89,18 @@ class Step:
         gradients = [one.grad for one in self.parameters if one.grad is not None]
         norm = get_total_norm(gradients, foreach=True)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        norm = norm.to(torch.float32) / self.passes
+        norm = norm / self.passes
         self._watch(torch.isfinite(norm))
+        # A loss may be NaN on one process alone: all of them must leave their weights as they are, or none.
+        self.place.lowest(self.first_bad)
         clip = self.config.optimiser.clip
         shrink = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
-        torch._foreach_mul_(gradients, (shrink / self.passes).to(gradients[0].dtype))
+        torch._foreach_mul_(_local(gradients), (shrink / self.passes).to(gradients[0].dtype))
         self.rate.copy_(self.learning_rate())
         self._move()
         self.norm_sum += norm
         if self.average:
-            torch._foreach_lerp_(self.average, self.parameters, 1 - self.config.ema)
+            torch._foreach_lerp_(_local(self.average), _local(self.parameters), 1 - self.config.ema)
         self.step += 1
 
     def _move(self) -> None:
@@ -133,12 +136,12 @@ class Step:
         """The moving average in the place of the weights."""
         kept = [one.detach().clone() for one in self.parameters]
         with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self.average)
+            torch._foreach_copy_(_local(self.parameters), _local(self.average))
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(self.parameters, kept)
+                torch._foreach_copy_(_local(self.parameters), _local(kept))
 
     def clocks(self) -> dict[str, Tensor]:
         """Every counter, by name."""
@@ -149,3 +152,9 @@ class Step:
         """The optimiser's state of each parameter, by its place among them; empty before the first step."""
         state = self.optimiser.state
         return {index: state[one] for index, one in enumerate(self.parameters) if one in state}
+
+
+@torch.no_grad()
+def _local(tensors: list[Any]) -> list[Tensor]:
+    """This process's shards, for arithmetic that goes element by element."""
+    return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
 from unsmooth.errors import expected
+from unsmooth.models.randomise import private_randomness
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.place import Place, take_place
@@ -57,9 +58,21 @@ def resume(out: str | Path, *, config: Config | None = None, tell: Tell = lambda
     if config is not None:
         for found, folder in zip(configs, folders, strict=True):
             _check_same(found, dataclasses.replace(config, seed=found.seed), folder)
-    with take_place(configs[0].engine.device) as place:
-        _carry_out(configs, folders, place, tell)
+    left = [(one, folder) for one, folder in zip(configs, folders, strict=True) if not folder.finished]
+    for folder in folders:
+        if folder.finished:
+            _tell_finished(folder, tell)
+    if left:
+        with take_place(configs[0].engine.device) as place:
+            _carry_out([one for one, _ in left], [folder for _, folder in left], place, tell)
     return folders
+
+
+def _tell_finished(folder: RunFolder, tell: Tell) -> None:
+    known = folder.manifest()
+    steps = int(known["steps"])
+    note = f"{folder.path} is finished: all its {steps:,} steps were taken before, and nothing was changed."
+    tell(Progress(folder.path.name, steps, steps, 0.0, float(known["seconds"]), dict(known["last"]), note))
 
 
 def _runs_in(out: Path) -> list[RunFolder]:
@@ -81,7 +94,13 @@ def _at(settings: object, path: str) -> object:
 
 
 def _carry_out(configs: Sequence[Config], folders: Sequence[RunFolder], place: Place, tell: Tell) -> None:
-    with reproducible(configs[0]), memory_in_words(configs[0], place):
+    with ExitStack() as stack:
+        for folder in folders if place.first else ():
+            stack.enter_context(folder.held())
+        # What draws from torch's generator after all draws the same, whatever was drawn before.
+        stack.enter_context(private_randomness(configs[0].seed))
+        stack.enter_context(reproducible(configs[0]))
+        stack.enter_context(memory_in_words(configs[0], place))
         if place.device.type == "cuda" and place.ranks == 1:
             side_by_side([Run(one, folder, place, tell) for one, folder in zip(configs, folders, strict=True)])
         else:
@@ -130,5 +149,6 @@ def memory_in_words(config: Config, place: Place) -> Iterator[None]:
 def _too_large(config: Config, place: Place) -> Exception:
     share = config.micro_batch or config.batch // place.ranks
     what = f"memory for {share} samples at a time on {place.device}"
-    hint = f"--set micro_batch={max(1, share // 2)}, which adds up to the same batch, or --set precision=bfloat16"
-    return expected(what, "too little", hint)
+    hints = [f"--set micro_batch={share // 2}, which adds up to the same batch"] if share > 1 else []
+    hints += ["--set precision=bfloat16"] if config.engine.precision != "bfloat16" else []
+    return expected(what, "too little", ", or ".join(hints or ["a smaller network"]))
