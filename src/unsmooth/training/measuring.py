@@ -35,7 +35,7 @@ def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:
     `quantiles` those of their real parts at `QUANTILES`. P1 (arXiv 2401.04301) looks at both over training.
     """
     found = []
-    for layer, block in enumerate(find_anatomy(model).blocks.values(), start=1):
+    for block in range(len(find_anatomy(model).blocks)):
         weights = value_projection(model, block)
         h = torch.einsum("hdk,hke->de", weights.w_v.double(), weights.w_o.double())
         values = head_eigenvalues(weights.w_v, weights.w_o).flatten()
@@ -43,7 +43,7 @@ def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:
         at = (torch.tensor(QUANTILES, dtype=torch.float64) * (len(real) - 1)).round().long()
         found.append(
             {
-                "layer": layer,
+                "layer": block + 1,
                 "asymmetry": asymmetry(h),
                 "negative_share": float((real < 0).double().mean()),
                 "spectral_radius": float(values.abs().max()),
