@@ -50,7 +50,7 @@ def view_of(entry: Entry, padding: Padding, dtype: torch.dtype = torch.float64) 
 
 
 def view(model: nn.Module, batch: Any, real_BN: Tensor | None, prefix_tokens: int = 0) -> BatchView:
-    if hasattr(model, "config"):
+    if hasattr(getattr(model, "config", None), "use_cache"):
         model.config.use_cache = False
     with torch.no_grad():
         # Images have as many tokens as the model makes of them.

@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.models.entry import DIM, LAYERS, SPECIAL, Entry, hf, images, texts, vectors
 from tests.models.fused_entries import FUSED
+from tests.models.own_entries import OWN
 from tests.models.timm_entries import STAND_INS
 
 
@@ -287,4 +288,5 @@ ENTRIES = (
     _torch_encoder(norm_first=True, batch_first=False, floating=False),
     *FUSED,
     *STAND_INS,
+    *OWN,
 )

@@ -15,10 +15,12 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.checkpoint import check_gguf, check_model_type, check_weights, explain_gguf, read_config
 from unsmooth.models.origin import Origin, set_origin
-from unsmooth.models.preprocess import find_image_processor, find_tokenizer
+from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
 from unsmooth.models.resolve import Source, Wishes, resolve
+from unsmooth.networks.pixels import load_pixels
+from unsmooth.networks.saving import is_network, load_network
 
 _DTYPES: Mapping[str, torch.dtype | str] = {
     "auto": "auto",
@@ -41,7 +43,8 @@ def load(
 ) -> nn.Module:
     """Load a transformers model in eval mode, with its tokenizer or image processor at hand.
 
-    A folder that `unsmooth.remedies.save` or ``unsmooth apply`` wrote comes back with its remedies applied.
+    A folder with a ``network.json`` holds a network of `unsmooth.networks`, and needs no transformers. A folder that
+    `unsmooth.remedies.save` or ``unsmooth apply`` wrote comes back with its remedies applied.
 
     Args:
         name: A name on the Hugging Face hub, a folder, a ``.gguf`` file, or "all-MiniLM-L6-v2", whose weights
@@ -60,8 +63,10 @@ def load(
     Raises:
         UnsmoothError: In one line, what is wrong with the name or the files, and what to try.
     """
-    _require_transformers()
     wanted_dtype, wanted_device = _parse_dtype(dtype), _parse_device(device)
+    if is_network(Path(name).expanduser()):
+        return _load_own(os.fspath(name), wanted_dtype).to(wanted_device).eval()
+    _require_transformers()
     wishes = Wishes(revision, offline, trust_remote_code, allow_pickle)
     source = resolve(os.fspath(name), wishes)
     # Heads that a checkpoint lacks are drawn at random: always the same ones, and not from the user's generator.
@@ -84,6 +89,20 @@ def load(
     if (folder / "remedies.json").is_file():
         _restore_remedies(model, folder, origin)
     return model.to(wanted_device).eval()
+
+
+def _load_own(name: str, dtype: torch.dtype | str) -> nn.Module:
+    folder = Path(name).expanduser()
+    model = load_network(folder, dtype if isinstance(dtype, torch.dtype) else None)
+    lengths = (getattr(getattr(module, "config", None), "length", None) for module in model.modules())
+    # Where transformers is not there, there is no tokenizer, and the network is fed token ids.
+    tokenizer = find_own_tokenizer(folder, next((length for length in lengths if length is not None), None))
+    processor = load_pixels(folder) or find_image_processor(str(folder))
+    origin = Origin(id=name, path=str(folder), tokenizer=tokenizer, image_processor=processor)
+    set_origin(model, origin)
+    if (folder / "remedies.json").is_file():
+        _restore_remedies(model, folder, origin)
+    return model
 
 
 def _restore_remedies(model: nn.Module, folder: Path, origin: Origin) -> None:

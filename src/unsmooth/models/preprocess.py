@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from unsmooth.models.quiet import quiet
@@ -24,6 +25,31 @@ def find_tokenizer(name: str, **options: Any) -> Any | None:
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
+    """The tokenizer beside a network of ours, whose longest text is `length` tokens."""
+    tokenizer = find_tokenizer(str(folder)) or _from_file(folder / "tokenizer.json")
+    if tokenizer is None:
+        return None
+    if tokenizer.pad_token is None:
+        # Padding is masked, so any token will do; the last is the rarest, or a byte that no text has.
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(len(tokenizer) - 1)
+    if length is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, length)
+    return tokenizer
+
+
+def _from_file(file: Path) -> Any | None:
+    if not file.is_file():
+        return None
+    try:
+        from transformers import PreTrainedTokenizerFast
+
+        with quiet():
+            return PreTrainedTokenizerFast(tokenizer_file=str(file))
+    except Exception:  # as above: without one, the network can still be fed token ids
+        return None
 
 
 def find_image_processor(name: str, **options: Any) -> Any | None:

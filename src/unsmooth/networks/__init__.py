@@ -6,6 +6,7 @@ from unsmooth.networks.config import Config, DecoderConfig, EncoderConfig, Stack
 from unsmooth.networks.decoder import Decoder
 from unsmooth.networks.encoder import Classifier, Encoder
 from unsmooth.networks.inits import INITS, initialise
+from unsmooth.networks.pixels import Pixels
 from unsmooth.networks.relative import Memory
 from unsmooth.networks.saving import build, load_network, save_network
 from unsmooth.networks.vit import ViT
@@ -22,6 +23,7 @@ __all__ = [
     "EncoderConfig",
     "Memory",
     "Mlp",
+    "Pixels",
     "Stack",
     "ViT",
     "ViTConfig",

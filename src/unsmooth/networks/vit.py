@@ -59,20 +59,26 @@ class ViT(Initialised):
             pixel_values: The images, normalised.
             keys: (batch,) int64, one random key per sample, for dropout and stochastic depth.
         """
-        hidden = self.hidden(pixel_values, keys)
-        pooled: Tensor = hidden.mean(dim=1) if self.class_token is None else hidden[:, 0]
+        keys = keys_for(self, self.config.dropout, self.config.drop_path, keys, pixel_values)
+        x_BND = self.stack(self.embedded(pixel_values, keys), None, keys)
+        # Norms act on each token by itself: where one token is read, one is normalised.
+        pooled = self.norm(x_BND).mean(dim=1) if self.class_token is None else self.norm(x_BND[:, 0])
         logits: Tensor = self.head(pooled)
         return logits
 
     def hidden(self, pixel_values: Tensor, keys: Tensor | None = None) -> Tensor:
         """Tokens (batch, tokens, dim) after the last norm."""
         keys = keys_for(self, self.config.dropout, self.config.drop_path, keys, pixel_values)
+        out: Tensor = self.norm(self.stack(self.embedded(pixel_values, keys), None, keys))
+        return out
+
+    def embedded(self, pixel_values: Tensor, keys: Tensor | None) -> Tensor:
+        """Tokens (batch, tokens, dim) before the first block."""
         x_BND = self.patches(patches_of(pixel_values, self.config.patch))
         if self.class_token is not None:
             first = self.class_token.to(x_BND.dtype).expand(x_BND.shape[0], -1, -1)
             x_BND = torch.cat([first, x_BND], dim=1)
-        x_BND = self.dropout(x_BND + self.positions, keys)
-        out: Tensor = self.norm(self.stack(x_BND, None, keys))
+        out: Tensor = self.dropout(x_BND + self.positions, keys)
         return out
 
 

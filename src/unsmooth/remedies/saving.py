@@ -28,6 +28,7 @@ from unsmooth.models import find_anatomy
 from unsmooth.models.origin import origin_of, unwrapped
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
+from unsmooth.networks.saving import description, write_description
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
@@ -69,9 +70,9 @@ def save(
 ) -> Path:
     """Write a model with its remedies into a folder, which appears whole or not at all.
 
-    A transformers model comes back by ``unsmooth.load(folder)``; any other by `restore` into a model built anew. A
-    library that knows nothing of remedies reads the plain model from it, as `undo` would leave it. While it is written
-    there is a second copy of the model in memory.
+    A transformers model, or one of `unsmooth.networks`, comes back by ``unsmooth.load(folder)``; any other by `restore`
+    into a model built anew. A library that knows nothing of remedies reads the plain model from it, as `undo` would
+    leave it. While it is written there is a second copy of the model in memory.
 
     Args:
         model: With remedies applied, or folded, see `folded`.
@@ -190,6 +191,8 @@ def _is_transformers(model: nn.Module) -> bool:
 def _save_plain(model: nn.Module, folder: Path) -> None:
     if not _is_transformers(model):
         save_model(model, str(folder / WEIGHTS))
+        if description(model) is not None:
+            write_description(model, folder)
         return
     save_pretrained: Any = model.save_pretrained
     with quiet():

@@ -64,8 +64,8 @@ HOSTS.add(
     "own",
     Host(
         name="own",
-        # By its full name: many projects have a Block.
-        blocks=("unsmooth.networks.block.Block",),
+        # By their full names: many projects have a Block.
+        blocks=("unsmooth.networks.block.Block", "unsmooth.networks.relative.RelativeBlock"),
         taps=own_taps,
         example="unsmooth.networks: ViT, Encoder, Decoder; what `unsmooth train` writes",
         prefix_tokens=_prefix_tokens,
