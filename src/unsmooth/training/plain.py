@@ -51,19 +51,12 @@ def override(settings: T, changes: Mapping[str, Any]) -> T:
         changes: Name to value. A name is a path such as "optimiser.lr", or its last part where only one path ends so.
             Text is read as the type of the setting; other values are taken as they are.
 
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Optimiser:
-    ...     lr: float = 1e-3
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Run:
-    ...     seed: int = 0
-    ...     optimiser: Optimiser = Optimiser()
-    >>> override(Run(), {"lr": "2e-4", "seed": "3"})
-    Run(seed=3, optimiser=Optimiser(lr=0.0002))
+    >>> from unsmooth.training.config import Schedule
+    >>> override(Schedule(), {"warmup": "5", "name": "linear"})
+    Schedule(name='linear', warmup=5.0, final=0.0)
     """
-    for name, value in changes.items():
-        settings = _changed(settings, _path(settings, name).split("."), value)
-    return settings
+    changed: T = _changed(settings, {tuple(_path(settings, name).split(".")): value for name, value in changes.items()})
+    return changed
 
 
 def paths(settings: Any, prefix: str = "") -> Iterator[str]:
@@ -93,12 +86,18 @@ def _path(settings: Any, name: str) -> str:
     return ending[0]
 
 
-def _changed(settings: Any, path: list[str], value: Any) -> Any:
-    name, rest = path[0], path[1:]
-    if rest:
-        return dataclasses.replace(settings, **{name: _changed(getattr(settings, name), rest, value)})
-    hint = typing.get_type_hints(type(settings))[name]
-    return dataclasses.replace(settings, **{name: _from_text(hint, value, name) if isinstance(value, str) else value})
+def _changed(settings: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+    """All changes at once: some settings are only allowed together."""
+    hints = typing.get_type_hints(type(settings))
+    new: dict[str, Any] = {}
+    for name in dict.fromkeys(path[0] for path in changes):
+        inner = {path[1:]: value for path, value in changes.items() if path[0] == name}
+        if () in inner:
+            value = inner[()]
+            new[name] = _from_text(hints[name], value, name) if isinstance(value, str) else value
+        else:
+            new[name] = _changed(getattr(settings, name), inner)
+    return dataclasses.replace(settings, **new)
 
 
 def _typed(hint: Any, value: Any, name: str) -> Any:
@@ -143,7 +142,8 @@ def _number(kind: type, word: str) -> Any:
     except ValueError:
         return None
     if kind is int:
-        return int(value) if value == int(value) else None
+        digits = word.lstrip("+-").replace("_", "").isdigit()  # as written: a float has 53 bits
+        return int(word) if digits else int(value) if value.is_integer() else None
     return value
 
 
