@@ -12,6 +12,7 @@ from unsmooth.cli.compare import compare
 from unsmooth.cli.data import data
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
+from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
 
 EXIT_FOUND = 1
@@ -30,6 +31,7 @@ app.command()(scan)
 app.command()(explain)
 app.command()(apply)
 app.command()(compare)
+app.command()(report)
 app.command()(ls)
 app.add_typer(data, name="data")
 

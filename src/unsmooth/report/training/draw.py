@@ -165,19 +165,19 @@ def _shown(pick: Any, full: float) -> Any:
 
 def _colour(looks: Looks, legend: bool = True) -> Any:
     alt = import_extra("altair")
-    drawn = _legend(columns=3, symbolType="stroke") if legend and len(looks) > 1 else None
+    drawn = _legend() if legend and len(looks) > 1 else None
     return alt.Color("line:N", legend=drawn).scale(domain=[name for name, _ in looks], range=[at for _, at in looks])
 
 
 def _dash(field: str, dashes: Mapping[str, list[int]]) -> Any:
     alt = import_extra("altair")
-    legend = _legend(columns=len(dashes), symbolType="stroke")
-    return alt.StrokeDash(f"{field}:N", legend=legend).scale(domain=list(dashes), range=list(dashes.values()))
+    return alt.StrokeDash(f"{field}:N", legend=_legend()).scale(domain=list(dashes), range=list(dashes.values()))
 
 
-def _legend(**options: Any) -> Any:
+def _legend() -> Any:
+    """All alike, since Vega-Lite merges those of the same names, and complains where they differ."""
     alt = import_extra("altair")
-    return alt.Legend(**{"title": None, "orient": "bottom", "labelLimit": 400, "symbolSize": 360} | options)
+    return alt.Legend(title=None, orient="bottom", columns=3, labelLimit=400, symbolType="stroke", symbolSize=360)
 
 
 def _layered(layers: Mapping[str, Any]) -> altair.LayerChart:

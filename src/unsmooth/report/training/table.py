@@ -15,7 +15,7 @@ from unsmooth.report.training.variants import Variant, variants_of
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, and lines of cells; `summary` marks lines that sum up the seeds above them."""
+    """Headings, and lines of cells, each with whether it sums up the seeds above it."""
 
     headings: tuple[str, ...]
     lines: tuple[tuple[bool, tuple[str, ...]], ...]
@@ -42,18 +42,32 @@ def final_table(variants: Sequence[Variant]) -> Table:
     return Table(headings, tuple(lines))
 
 
+def brief_table(variants: Sequence[Variant]) -> Table:
+    """A line for each variant, narrow enough for a terminal: loss, first metric, similarity before and after."""
+    records = [[final_numbers(run) for run in variant.runs] for variant in variants]
+    found = dict.fromkeys(name for group in records for record in group for name in record)
+    similarity = (name for name in found if name.endswith(("_start", "_end")))
+    wanted = ["evaluation_loss", *words.metrics_of(variants)[:1], *similarity]
+    names = [name for name in wanted if name in found]
+    lines = []
+    for variant, group in zip(variants, records, strict=True):
+        columns = [[value for record in group if (value := finite(record.get(name))) is not None] for name in names]
+        lines.append((False, (variant.name, str(len(group)), *map(words.mean_and_spread, columns))))
+    return Table(("run", "seeds", *(printable(name.replace("_", " ")) for name in names)), tuple(lines))
+
+
 def final_numbers(run: TrainedRun) -> dict[str, float | int | None]:
     """Steps, last losses and metrics, and the similarity that leaves the last layer at the start and at the end."""
     found: dict[str, float | int | None] = {"steps": words.last_step(run)}
-    found["training loss"] = words.final_training_loss(run)
+    found["training_loss"] = words.final_training_loss(run)
     last = run.evaluations[-1] if run.evaluations else {}
-    found["evaluation loss"] = finite(last.get("loss"))
+    found["evaluation_loss"] = finite(last.get("loss"))
     found |= {name: finite(last.get(name)) for name in run.metrics}
     pairs = words.measured_pairs([Variant("", "", (run,))])
     if pairs:
         metric, site = pairs[0]
-        found[f"{metric}, start"] = words.last_layer(run.measurements[0], metric, site)
-        found[f"{metric}, end"] = words.last_layer(run.measurements[-1], metric, site)
+        found[f"{metric}_start"] = words.last_layer(run.measurements[0], metric, site)
+        found[f"{metric}_end"] = words.last_layer(run.measurements[-1], metric, site)
     return found
 
 

@@ -14,6 +14,7 @@ from unsmooth.report.training.run import TrainedRun
 
 _FIRST = ("recipe", "size", "remedies", "data.name", "data.synthetic")
 _MOST_PARTS = 3  # differences that a name can carry; beyond, folders have the better names
+_UNSPEAKABLE = ("data.digest", "folder")
 _ABSENT = object()
 
 
@@ -43,9 +44,23 @@ def variants_of(runs: Sequence[TrainedRun]) -> list[Variant]:
         groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
     names = _names(list(groups.values()))
     return [
-        Variant(name, PALETTE[index % len(PALETTE)], tuple(group))
+        Variant(name, colour_of(index), tuple(group))
         for index, (name, group) in enumerate(zip(names, groups.values(), strict=True))
     ]
+
+
+def colour_of(index: int) -> str:
+    """A colour of the palette; beyond its last, the same ones darker and darker.
+
+    >>> colour_of(0), colour_of(7)
+    ('#0072B2', '#004c77')
+    """
+    turn, place = divmod(index, len(PALETTE))
+    colour = PALETTE[place]
+    if not turn:
+        return colour
+    parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(part * (2 / 3) ** turn):02x}" for part in parts)
 
 
 def _identity(run: TrainedRun) -> dict[str, Any]:
@@ -77,6 +92,7 @@ def _names(groups: Sequence[Sequence[TrainedRun]]) -> list[str]:
     identities = [_identity(group[0]) for group in groups]
     paths = dict.fromkeys([*_FIRST, *(path for one in identities for path in one)])
     differing = [path for path in paths if len({str(one.get(path, _ABSENT)) for one in identities}) > 1]
+    differing = [path for path in differing if path not in _UNSPEAKABLE]
     alone = len(differing) == 1
     names = [", ".join(filter(None, (_said(path, one.get(path), alone) for path in differing))) for one in identities]
     if len(differing) > _MOST_PARTS or len(set(names)) < len(names) or not all(names):
@@ -111,6 +127,5 @@ def _said(path: str, value: Any, alone: bool) -> str:
         return "synthetic data" if value else "real data" if alone else ""
     if path in ("recipe", "data.name"):
         return str(value)
-    if path == "data.digest":
-        return ""
-    return f"{path.rsplit('.', 1)[-1]}={value}"
+    shown = f"{value:.6g}" if isinstance(value, float) else value
+    return f"{path.rsplit('.', 1)[-1]}={shown}"

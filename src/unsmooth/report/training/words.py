@@ -13,12 +13,16 @@ from unsmooth.report.training.variants import Variant, what_ran
 
 RESIDUAL = "residual"
 SPECTRA = {
-    "asymmetry": ("asymmetry of H", "How far H, summed over the heads of a layer, is from symmetric."),
+    "asymmetry": (
+        "asymmetry of H",
+        "‖H − Hᵀ‖_F / (2‖H‖_F): 0 where H is symmetric, 1 where it is antisymmetric, about 0.71 at random weights.",
+    ),
     "negative_share": (
         "share of negative real parts",
-        "Share of the eigenvalues with a negative real part, which is a half at random weights. Blue: more than half.",
+        "Of the eigenvalues of the heads, those with a negative real part: half of them at random weights. "
+        "Blue: more than half.",
     ),
-    "spectral_radius": ("spectral radius of H", "The largest modulus of an eigenvalue of H."),
+    "spectral_radius": ("spectral radius", "The largest modulus of an eigenvalue of the heads."),
 }
 SIMILARITY_READING = (
     "Every column is a scan at one moment of the training, every row a layer; 0 is the input of the first block. "
@@ -26,12 +30,11 @@ SIMILARITY_READING = (
 )
 MOMENTS_READING = "The first, a middle and the last of these scans, layer by layer."
 SPECTRUM_READING = (
-    "H = W_V W_O is what attention writes back of the tokens it reads. Its eigenvalues decide whether tokens that "
-    "attend to one another grow alike."
+    "H = Σ W_V W_O over the heads is what attention writes back of the tokens it reads (P1, arXiv 2401.04301)."
 )
 QUANTILE_READING = (
-    "Real parts of the eigenvalues of the heads' H. From the outside in: smallest to largest, the middle 90 %, "
-    "the middle half; line: the median."
+    "Eigenvalues of every head's W_V W_O. From the outside in: smallest to largest, the middle 90 %, the middle "
+    "half; line: the median."
 )
 
 
@@ -81,7 +84,8 @@ def similarity_change(variant: Variant) -> str:
         return f"Token similarity ({name}) was measured once: {mean_and_spread(last)}."
     verb = "rose" if fmean(last) > fmean(first) else "fell" if fmean(last) < fmean(first) else "stayed"
     since = "before training" if runs[0].measurements[0].step == 0 else f"at step {runs[0].measurements[0].step:,}"
-    return f"The {name} {verb} from {mean_and_spread(first)} {since} to {mean_and_spread(last)} at the end."
+    until = "at the end" if all(run.state == "finished" for run in runs) else "at the last measurement"
+    return f"The {name} {verb} from {mean_and_spread(first)} {since} to {mean_and_spread(last)} {until}."
 
 
 def last_layer(measurement: Measurement, metric: str, site: str) -> float | None:
@@ -192,9 +196,12 @@ def banners_of(variant: Variant) -> list[tuple[str, str]]:
         ("running", "had not ended when this page was written."),
         ("stopped", "stopped before its end."),
     ):
-        names = [run.folder.name for run in variant.runs if run.state == state]
-        if names:
-            banners.append((f"{state.capitalize()}.", f"{printable(_listed(names))} {rest}"))
+        found = [run for run in variant.runs if run.state == state]
+        if found:
+            reasons = dict.fromkeys(str(run.manifest["reason"]) for run in found if run.manifest.get("reason"))
+            why = f" Reason: {'; '.join(reasons)}." if reasons else ""
+            names = _listed([run.folder.name for run in found])
+            banners.append((f"{state.capitalize()}.", printable(f"{names} {rest}{why}")))
     return banners
 
 
