@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +46,24 @@ def get(name: str, source: str | None = None, out: Path = Path("data"), progress
         # What is unpacked on the way lies in the draft too: it vanishes with it, whatever happens.
         held = draft / ".source"
         held.mkdir()
-        origin, place = _origin(wanted, source, held, progress)
-        facts = _fill(wanted, place, draft, held)
+        with _reading(draft):
+            origin, place = _origin(wanted, source, held, progress)
+            facts = _fill(wanted, place, draft, held)
         shutil.rmtree(held)
         _describe(draft, wanted, origin, facts)
     return folder
+
+
+@contextmanager
+def _reading(draft: Path) -> Iterator[None]:
+    """Tell a source that cannot be read from a place that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(draft):
+            raise
+        got = f"{error.strerror}: {os.fsdecode(error.filename)}"
+        raise expected("a source that can be read", got, "another one") from None
 
 
 def _origin(wanted: Card, source: str | None, held: Path, progress: Progress | None) -> tuple[str, Path | str]:

@@ -40,12 +40,6 @@ def _label(row: Row, task: GlueTask) -> dict[str, Any]:
     return {} if row["label"] == _UNKNOWN else {"label": task.labels[row["label"]]}
 
 
-def _axg(rows: Iterable[Row], task: GlueTask) -> Iterable[dict[str, Any]]:
-    # The hub left out which sentences are a pair: they follow each other.
-    for place, row in enumerate(_plain(rows, task)):
-        yield row | {"pair_id": place // 2}
-
-
 def _wsc(rows: Iterable[Row], task: GlueTask) -> Iterable[dict[str, Any]]:
     for row in rows:
         target = {key: row[key] for key in ("span1_index", "span1_text", "span2_index", "span2_text")}
@@ -81,7 +75,6 @@ def _record(rows: Iterable[Row], task: GlueTask) -> Iterable[dict[str, Any]]:
 
 
 _RESTORED: dict[str, Callable[[Iterable[Row], GlueTask], Iterable[dict[str, Any]]]] = {
-    "axg": _axg,
     "wsc": _wsc,
     "multirc": _multirc,
     "record": _record,

@@ -46,7 +46,8 @@ class Stretch:
         for piece in self.pieces():
             rest += piece
             at = 0
-            while len(rest) - at >= size:
+            # A character has at most four bytes: the last one of a piece is here whole.
+            while len(rest) - at >= size + 4:
                 cut = rest.rfind(b"\n", at, at + size) + 1
                 cut = cut if cut > at else _character_end(rest, at + size)
                 yield rest[at:cut]
@@ -132,8 +133,5 @@ def _json_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def _character_end(text: bytes, at: int) -> int:
-    """The first place from `at` on, at most three further, where a UTF-8 character begins."""
-    for place in range(at, min(at + 4, len(text))):
-        if text[place] & 0xC0 != 0x80:
-            return place
-    return min(at, len(text))
+    """The first place from `at` on, at most three further, where a UTF-8 character begins; `at` in what is no UTF-8."""
+    return next((place for place in range(at, at + 4) if text[place] & 0xC0 != 0x80), at)

@@ -101,6 +101,8 @@ class BpeTokenizer(Tokenizer):
     special = True
 
     def __init__(self, inner: Any) -> None:
+        # A text that spells "[MASK]" is a text: only what a task puts in is special.
+        inner.encode_special_tokens = True
         self.inner = inner
         self.vocabulary = inner.get_vocab_size()
 
@@ -142,8 +144,6 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> BpeTokenizer:
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer=trainer)
-    # A text that spells "[MASK]" is a text: only what the task puts in is special.
-    inner.encode_special_tokens = True
     return BpeTokenizer(inner)
 
 
@@ -161,9 +161,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     except (ValueError, KeyError, TypeError) as error:
         hint = "the folder of a trained model"
         raise expected(f"a tokenizer in {path}", f"a broken file ({type(error).__name__})", hint) from None
-    inner = _library().Tokenizer.from_str(text)
-    inner.encode_special_tokens = True
-    return BpeTokenizer(inner)
+    return BpeTokenizer(_library().Tokenizer.from_str(text))
 
 
 def encode_segments(tokenizer: Tokenizer, segments: Sequence[str], length: int) -> list[int]:
