@@ -3,8 +3,19 @@
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.recipes import RECIPES, recipe
-from unsmooth.training.run import LossNotFinite, Progress
+from unsmooth.training.run import LossNotFiniteError, Progress
 from unsmooth.training.task import TASKS, Task
 from unsmooth.training.verbs import resume, train
 
-__all__ = ["RECIPES", "TASKS", "Config", "LossNotFinite", "Progress", "RunFolder", "Task", "recipe", "resume", "train"]
+__all__ = [
+    "RECIPES",
+    "TASKS",
+    "Config",
+    "LossNotFiniteError",
+    "Progress",
+    "RunFolder",
+    "Task",
+    "recipe",
+    "resume",
+    "train",
+]

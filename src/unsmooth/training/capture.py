@@ -10,7 +10,6 @@ from torch import nn
 
 from unsmooth.models import find_anatomy
 from unsmooth.training.step import Step
-from unsmooth.training.task import Task
 
 _WARM_UPS = 3
 
@@ -27,9 +26,9 @@ class Replay:
 
     def __init__(self, step: Step, *, fused: bool) -> None:
         self.step = step
-        self.stream = torch.cuda.Stream(step.place.device)
+        self.stream = torch.cuda.Stream(step.place.device)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(step.place.device))
-        with torch.cuda.stream(self.stream), compiled(step.model, step.task, fused):
+        with torch.cuda.stream(self.stream), compiled(step, fused):
             for _ in range(_WARM_UPS):
                 step.accumulate()
                 step.update()
@@ -62,8 +61,8 @@ class Replay:
 
 
 @contextmanager
-def compiled(model: nn.Module, task: Task, wanted: bool) -> Iterator[None]:
-    """Blocks and augmentation compiled by torch while the context is open; the modules themselves are left as they were.
+def compiled(step: Step, wanted: bool) -> Iterator[None]:
+    """Blocks, input and the numbers around them compiled by torch while the context is open; the modules themselves are left as they were.
 
     Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here keeps
     the compiled kernels; scans and evaluations afterwards see plain modules.
@@ -71,11 +70,19 @@ def compiled(model: nn.Module, task: Task, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    model, task = step.model, step.task
     with ExitStack() as stack:
-        modules = [*find_anatomy(model).blocks.values()]
-        if isinstance(augment := getattr(task, "augment", None), nn.Module):
-            modules.append(augment)
-        for module in modules:
+        for module in [*find_anatomy(model).blocks.values(), *task.fusible()]:
             stack.callback(setattr, module, "_compiled_call_impl", module._compiled_call_impl)
             module.compile()
+        for owner, name in (*_methods(model), (step, "decided")):
+            stack.callback(delattr, owner, name)
+            setattr(owner, name, torch.compile(getattr(owner, name)))
         yield
+
+
+def _methods(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """What our networks do before their first block."""
+    for module in model.modules():
+        if callable(getattr(type(module), "embedded", None)):
+            yield module, "embedded"

@@ -1,4 +1,4 @@
-"""Which samples make up which batch: the same for any number of processes, and known without going through the others."""
+"""Which samples make up which batch: the same for any number of processes, known without going through the others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Order:
         self._permutation.copy_(torch.argsort(keyed.keys(self._stream, epoch, names), stable=True))
 
     def take(self, batch: Tensor) -> Tensor:
-        """This process's sample numbers in batch number `batch` of the epoch (a tensor, so that a graph may count it)."""
+        """This process's samples in batch number `batch` of the epoch (a tensor, so that a graph may count it)."""
         return self._permutation[(batch * self.together + self._mine) // self.repeats]
 
 

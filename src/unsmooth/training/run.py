@@ -30,7 +30,7 @@ from unsmooth.training.timing import Timetable, share_of, timetable
 from unsmooth.training.wrapping import gathered, wrapped
 
 
-class LossNotFinite(UnsmoothError):
+class LossNotFiniteError(UnsmoothError):
     """The loss became NaN or Inf; the message says where, and the last good checkpoint is kept."""
 
 
@@ -293,7 +293,7 @@ class Run:
             self.events.close()
         kept_words = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint yet"
         hint = f"a lower --set lr or a longer --set warmup; {kept_words} in {self.folder.checkpoints}"
-        raise LossNotFinite(str(expected(f"a finite loss in step {bad}", f"NaN or Inf, first in {origin}", hint)))
+        raise LossNotFiniteError(str(expected(f"a finite loss in step {bad}", f"NaN or Inf, first in {origin}", hint)))
 
     def _origin(self, batch: int) -> str | None:
         """Where micro-batch number `batch` goes wrong, the same on every process."""

@@ -81,7 +81,7 @@ class Step:
         loss.backward()  # type: ignore[no-untyped-call]
         kept = loss.detach().to(torch.float64)
         self.loss_sum += kept / self.passes
-        self._watch(torch.isfinite(kept))
+        self.first_bad.copy_(_watched(self.first_bad, torch.isfinite(kept), self.step))
         self.batch += 1
 
     def update(self) -> None:
@@ -89,19 +89,30 @@ class Step:
         gradients = [one.grad for one in self.parameters if one.grad is not None]
         norm = get_total_norm(gradients, foreach=True)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        norm = norm / self.passes
-        self._watch(torch.isfinite(norm))
+        shrink, norm, rate, first_bad = self.decided(norm, self.passes, self.step, self.first_bad)
+        self.first_bad.copy_(first_bad)
         # A loss may be NaN on one process alone: all of them must leave their weights as they are, or none.
         self.place.lowest(self.first_bad)
-        clip = self.config.optimiser.clip
-        shrink = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
-        torch._foreach_mul_(_local(gradients), (shrink / self.passes).to(gradients[0].dtype))
-        self.rate.copy_(self.learning_rate())
+        torch._foreach_mul_(_local(gradients), shrink.to(gradients[0].dtype))
+        self.rate.copy_(rate)
         self._move()
         self.norm_sum += norm
         if self.average:
             torch._foreach_lerp_(_local(self.average), _local(self.parameters), 1 - self.config.ema)
         self.step += 1
+
+    def decided(
+        self, norm: Tensor, passes: Tensor, step: Tensor, first_bad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The numbers of one update: what gradients are multiplied by, their norm, learning rate, first bad step.
+
+        A function of its own, because torch.compile makes one kernel of what would be fifty.
+        """
+        norm = norm / passes
+        clip, settings = self.config.optimiser.clip, self.config
+        shrink = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
+        rate = learning_rate(settings.schedule, settings.optimiser.lr, self.warmup, self.steps, step)
+        return shrink / passes, norm, rate, _watched(first_bad, torch.isfinite(norm), step)
 
     def _move(self) -> None:
         """AdamW, unless something was not finite: then the weights stay those of the last good step."""
@@ -115,14 +126,6 @@ class Step:
             self.optimiser.found_inf = (self.first_bad != NEVER).to(torch.float32)  # type: ignore[attr-defined]
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=not self.adds_up)
-
-    def _watch(self, finite: Tensor) -> None:
-        self.first_bad.copy_(torch.where(finite, self.first_bad, torch.minimum(self.first_bad, self.step)))
-
-    def learning_rate(self) -> Tensor:
-        """That of the step to come."""
-        settings = self.config
-        return learning_rate(settings.schedule, settings.optimiser.lr, self.warmup, self.steps, self.step)
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -152,6 +155,10 @@ class Step:
         """The optimiser's state of each parameter, by its place among them; empty before the first step."""
         state = self.optimiser.state
         return {index: state[one] for index, one in enumerate(self.parameters) if one in state}
+
+
+def _watched(first_bad: Tensor, finite: Tensor, step: Tensor) -> Tensor:
+    return torch.where(finite, first_bad, torch.minimum(first_bad, step))
 
 
 @torch.no_grad()

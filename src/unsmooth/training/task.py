@@ -1,9 +1,10 @@
-"""What is learned: the part of a run that knows its data, its model's inputs and its loss. One file per task in tasks/."""
+"""What is learned: the part of a run that knows its data, its model's inputs and its loss; tasks/ has a file each."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -18,9 +19,9 @@ from unsmooth.training.place import Place
 class Task(ABC):
     """Data to loss.
 
-    `begin` runs on the host before every micro-batch, in order. `loss` is what may be captured in a CUDA graph: it finds
-    its batch through the tensor `batch`, reads only tensors that stay where they are, draws random numbers only through
-    `unsmooth.keyed`, and never asks the device for a value.
+    `begin` runs on the host before every micro-batch, in order. `loss` is what may be captured in a CUDA graph: it
+    finds its batch through the tensor `batch`, reads only tensors that stay where they are, draws random numbers only
+    through `unsmooth.keyed`, and never asks the device for a value.
 
     Args:
         config: The run.
@@ -65,11 +66,15 @@ class Task(ABC):
     def describe(self) -> dict[str, Any]:
         """The data, for the manifest: name, synthetic, digest, how many samples."""
 
-    def save_beside(self, folder: Any) -> None:
+    def fusible(self) -> list[nn.Module]:
+        """Modules beside the model's blocks that are worth compiling."""
+        return []
+
+    def save_beside(self, folder: Path) -> None:  # noqa: B027 - most have nothing to write
         """Write what a user of the final weights needs too, such as a tokenizer."""
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that the next micro-batch depends on, to be saved and to be restored in place; most tasks have none."""
+        """Tensors that the next micro-batch depends on, to be saved and restored in place; most tasks have none."""
         return {}
 
 

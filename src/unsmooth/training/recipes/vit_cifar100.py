@@ -1,8 +1,8 @@
 """ViT-Ti on CIFAR-100 as in P1 (arXiv 2401.04301), which takes the recipe of Park & Kim 2022 (arXiv 2202.06709).
 
-Hyper-parameters as in Park & Kim's public configuration for CIFAR-100 (xxxnell/how-do-vits-work): patches of two pixels,
-so 257 tokens with the class token; mixup 1.0 and cutmix 0.8 (DeiT has them the other way round); no random erasing;
-queries, keys and values without biases. There weight decay spares nothing.
+Hyper-parameters as in Park & Kim's public configuration for CIFAR-100 (xxxnell/how-do-vits-work): patches of two
+pixels, so 257 tokens with the class token; mixup 1.0 and cutmix 0.8 (DeiT has them the other way round); no random
+erasing; queries, keys and values without biases; weight decay on all parameters.
 """
 
 from __future__ import annotations
@@ -58,12 +58,18 @@ def vit_cifar100(size: Size = "base") -> Config:
     return shrunk(base) if size == "tiny" else base
 
 
+def vision(config: Config) -> ViTConfig:
+    """The network of a ViT recipe."""
+    assert isinstance(config.network, ViTConfig)
+    return config.network
+
+
 def shrunk(base: Config) -> Config:
     """A ViT recipe for a minute on two CPU cores: fewer, narrower blocks, larger patches, few images."""
     return replace(
         base,
         size="tiny",
-        network=replace(base.network, patch=8, depth=4, dim=64, heads=2, hidden=256),
+        network=replace(vision(base), patch=8, depth=4, dim=64, heads=2, hidden=256),
         data=replace(base.data, train_limit=2000, test_limit=500),
         epochs=5,
         batch=100,

@@ -1,8 +1,8 @@
 """DeiT-Ti on ImageNet as in P1 (arXiv 2401.04301): DeiT's recipe (Touvron et al. 2021, arXiv 2012.12877), batch 512.
 
-Hyper-parameters are the defaults of DeiT's public training script (facebookresearch/deit, main.py): rand-m9-mstd0.5-inc1,
-mixup 0.8, cutmix 1.0, erasing 0.25, repeated augmentation, a moving average of the weights with decay 0.99996. Three
-repeats are that script's too. Reads an ImageFolder: train/CLASS/*.JPEG and val/CLASS/*.JPEG.
+Hyper-parameters are the defaults of DeiT's public training script (facebookresearch/deit, main.py): RandAugment
+rand-m9-mstd0.5-inc1, mixup 0.8, cutmix 1.0, erasing 0.25, repeated augmentation, a moving average of the weights with
+decay 0.99996. Three repeats are that script's too. Reads an ImageFolder: train/CLASS/*.JPEG and val/CLASS/*.JPEG.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unsmooth.networks.config import ViTConfig
 from unsmooth.training.augment.pipeline import AugmentConfig
 from unsmooth.training.config import Config, DataConfig, Engine, Measuring, OptimiserConfig, Schedule
 from unsmooth.training.recipes.recipe import RECIPES, Size
-from unsmooth.training.recipes.vit_cifar100 import shrunk
+from unsmooth.training.recipes.vit_cifar100 import shrunk, vision
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -57,7 +57,7 @@ def vit_imagenet(size: Size = "base") -> Config:
     assert small.augment is not None
     return replace(
         small,
-        network=replace(small.network, image=32, classes=10),
+        network=replace(vision(small), image=32, classes=10),
         augment=replace(small.augment, classes=10),
         batch=99,
         ema=0.99,

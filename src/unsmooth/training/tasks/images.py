@@ -23,6 +23,35 @@ from unsmooth.training.tasks.image_sources import ImageSource, ResidentImages
 _EVALUATION_BATCH = 500
 
 
+class ImageInput(nn.Module):
+    """From the number of a batch to what the model learns from: everything that is random is keyed by the sample.
+
+    Args:
+        source: The images.
+        augment: What is done to them.
+        seed: Of the run.
+    """
+
+    def __init__(self, source: ImageSource, augment: Augment, seed: int) -> None:
+        super().__init__()
+        self.source, self.augment = source, augment
+        self._augmenting = keyed.stream(seed, "augment")
+        self._mixing = keyed.stream(seed, "mix")
+        self._dropping = keyed.stream(seed, "drop")
+
+    def forward(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, soft targets, and the keys of dropout and stochastic depth."""
+        order = self.source.order
+        epoch, taken = batch // order.batches, self.source.take(batch)
+        images, targets = self.augment(
+            taken.images,
+            taken.labels,
+            keyed.keys(self._augmenting, epoch, taken.sample, order.copy),
+            keyed.keys(self._mixing, batch),
+        )
+        return images, targets, keyed.keys(self._dropping, epoch, taken.sample, order.copy)
+
+
 class ImageTask(Task):
     """Cross-entropy on (mixed, smoothed) labels of augmented images; accuracy on plain ones."""
 
@@ -40,10 +69,7 @@ class ImageTask(Task):
         if self.source.classes != network.classes:
             got = f"{network.classes}"
             raise expected(f"{self.source.classes} classes, as in the data", got, "--set network.classes=…")
-        self.augment: nn.Module = Augment(config.augment).to(place.device)
-        self._augmenting = keyed.stream(config.seed, "augment")
-        self._mixing = keyed.stream(config.seed, "mix")
-        self._dropping = keyed.stream(config.seed, "drop")
+        self.input = ImageInput(self.source, Augment(config.augment), config.seed).to(place.device)
 
     def open(self, network: ViTConfig) -> ImageSource:
         """Find the images; synthetic ones where there are none."""
@@ -69,17 +95,13 @@ class ImageTask(Task):
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Gather, augment, classify."""
-        epoch, copy = batch // self.batches, self.source.order.copy
-        taken = self.source.take(batch)
-        images, targets = self.augment(
-            taken.images,
-            taken.labels,
-            keyed.keys(self._augmenting, epoch, taken.sample, copy),
-            keyed.keys(self._mixing, batch),
-        )
-        dropping = keyed.keys(self._dropping, epoch, taken.sample, copy)
+        images, targets, dropping = self.input(batch)
         logits = in_full(model(images.to(self.dtype), keys=dropping))
         return F.cross_entropy(logits, targets.to(logits.dtype))
+
+    def fusible(self) -> list[nn.Module]:
+        """The input: hundreds of small operations, which torch.compile turns into a few kernels."""
+        return [self.input]
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -96,7 +118,7 @@ class ImageTask(Task):
 
     def normalise(self, images: Tensor) -> Tensor:
         """Images as the model sees them when nothing is augmented."""
-        seen: Tensor = self.augment.normalise(images)  # type: ignore[operator]
+        seen: Tensor = self.input.augment.normalise(images)
         return seen.to(self.dtype)
 
     def probe(self, sequences: int) -> Any:
