@@ -62,10 +62,10 @@ class Replay:
 
 @contextmanager
 def compiled(step: Step, wanted: bool) -> Iterator[None]:
-    """Blocks, input and the numbers around them compiled by torch while the context is open; the modules themselves are left as they were.
+    """Blocks, input and the numbers around them, compiled while the context is open; modules are left as they were.
 
-    Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here keeps
-    the compiled kernels; scans and evaluations afterwards see plain modules.
+    Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here
+    keeps the compiled kernels; scans and evaluations afterwards see plain modules.
     """
     if not wanted:
         yield

@@ -1,4 +1,4 @@
-"""What is measured while training: how alike tokens are at every layer, and the spectrum of value times output weights."""
+"""What is measured while training: how alike tokens are at every layer, and spectra of value times output weights."""
 
 from __future__ import annotations
 

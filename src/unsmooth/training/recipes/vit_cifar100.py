@@ -2,7 +2,8 @@
 
 Hyper-parameters as in Park & Kim's public configuration for CIFAR-100 (xxxnell/how-do-vits-work): patches of two
 pixels, so 257 tokens with the class token; mixup 1.0 and cutmix 0.8 (DeiT has them the other way round); no random
-erasing; queries, keys and values without biases; weight decay on all parameters.
+erasing; queries, keys and values without biases; weight decay on all parameters. There the five epochs of warm-up come
+before the 300 and the rate falls once an epoch; here they are the first five of them and it falls every step.
 """
 
 from __future__ import annotations
