@@ -65,8 +65,8 @@ class SuperGlueTask(Task):
         folder = find_superglue(config.data.path)
         self.train = _some(read_task(folder, "rte" if diagnostic else self.glue.name), config.data.train_limit)
         self.test = _some(read_task(folder, self.glue.name, "test" if diagnostic else "val"), config.data.test_limit)
-        self.tokenizer = start_tokenizer(config, (text for one in self.train for part in one.texts for text in part))
         encoder = start_encoder(config)
+        self.tokenizer = start_tokenizer(config, (text for one in self.train for part in one.texts for text in part))
         check_vocabulary(self.tokenizer.vocabulary, encoder.config.vocabulary)
         self._most = encoder.config.length
         self.train_rows, self.test_rows = self._encoded()
