@@ -84,6 +84,7 @@ class Step:
         self.first_bad.copy_(_watched(self.first_bad, torch.isfinite(kept), self.step))
         self.batch += 1
 
+    @torch.no_grad()
     def update(self) -> None:
         """Use the gradients that were added up, and forget them."""
         gradients = [one.grad for one in self.parameters if one.grad is not None]
