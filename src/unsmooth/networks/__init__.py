@@ -5,6 +5,7 @@ from unsmooth.networks.block import Attention, Block, Mlp
 from unsmooth.networks.config import Config, DecoderConfig, EncoderConfig, Stack, ViTConfig, from_dict
 from unsmooth.networks.decoder import Decoder
 from unsmooth.networks.encoder import Classifier, Encoder
+from unsmooth.networks.hugging_face import from_hugging_face, to_hugging_face
 from unsmooth.networks.inits import INITS, initialise
 from unsmooth.networks.pixels import Pixels
 from unsmooth.networks.relative import Memory
@@ -29,7 +30,9 @@ __all__ = [
     "ViTConfig",
     "build",
     "from_dict",
+    "from_hugging_face",
     "initialise",
     "load_network",
     "save_network",
+    "to_hugging_face",
 ]
