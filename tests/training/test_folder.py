@@ -43,7 +43,7 @@ def test_settings_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> 
 
 
 def test_no_run_there(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match="the folder of a run but got .*, without config.json"):
+    with pytest.raises(UnsmoothError, match=r"the folder of a run but got .*, without config\.json"):
         RunFolder(tmp_path).config()
 
 
@@ -119,7 +119,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UnsmoothError, match="a run in .* that nobody is carrying out but got one under way"):
+        with pytest.raises(UnsmoothError, match=r"a run in .* that nobody is carrying out but got one under way"):
             RunFolder(tmp_path).held().__enter__()
     finally:
         other.kill()
