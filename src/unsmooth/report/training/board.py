@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from unsmooth.report.training.draw import Looks
 from unsmooth.report.training.rows import finite
@@ -92,7 +93,7 @@ class Subject:
         """Name and colour of every variant."""
         return tuple((variant.name, variant.colour) for variant in self.variants)
 
-    @property
+    @cached_property
     def time(self) -> str:
         """What time is counted in: epochs where every line has one and the training lasts for one, else steps."""
         runs = [run for variant in self.variants for run in variant.runs]

@@ -89,7 +89,9 @@ def draw_heat(
                     labelAngle=0, labelOverlap=True, ticks=False, domain=False
                 ),
                 y=alt.Y("layer:O", title="layer", sort="descending").axis(labelOverlap=True, ticks=False, domain=False),
-                color=alt.Color("value:Q", legend=legend).scale(domain=list(domain), range=ramp, clamp=True),
+                color=alt.Color("value:Q", legend=legend).scale(
+                    domain=list(domain), range=ramp, clamp=True, interpolate="rgb"
+                ),
                 tooltip=tooltip,
             )
         }

@@ -12,6 +12,7 @@ from unsmooth.report.training.variants import Variant
 from unsmooth.report.why.panels import Panel
 
 _ROW_HEIGHT, _LOWEST, _HIGHEST = 24, 180, 440
+_RAMPS = {"negative_share": "diverging"}
 Epochs = Mapping[int, float | None]
 
 
@@ -48,10 +49,9 @@ def spectrum_board(subject: Subject) -> Board:
     panels: dict[Key, Panel] = {}
     for choice, (name, (title, reading)) in enumerate(words.SPECTRA.items()):
         grids = [rows.spectrum_grids(variant, name) for variant in subject.variants]
-        top = ceiling(max(_values(grids), default=1.0)) if name == "spectral_radius" else 1.0
-        ramp = "diverging" if name == "negative_share" else "heatmap"
+        look = _Look(title, spectrum_domain(name, _values(grids)), _RAMPS.get(name, "heatmap"), reading)
         epochs = [_spectrum_epochs(variant) for variant in subject.variants]
-        drawn = _maps(subject, grids, epochs, _Look(title, (0.0, top), ramp, reading))
+        drawn = _maps(subject, grids, epochs, look)
         panels |= {(place, choice): panel for place, panel in drawn.items()}
     titles = tuple(title for title, _ in words.SPECTRA.values())
     heading = "Spectrum of H over training"
@@ -135,6 +135,21 @@ def similarity_domain(values: Sequence[float]) -> tuple[float, float]:
     if low >= -1 and high <= 1:
         return (min(0.0, low), next(top for top in (0.1, 0.2, 0.5, 1.0) if high <= top))
     return (low, high if high > low else low + 1)
+
+
+def spectrum_domain(name: str, values: Sequence[float]) -> tuple[float, float]:
+    """Where colours begin and end; of shares, as far from a half on either side, so that a half is neutral.
+
+    >>> spectrum_domain("negative_share", [0.45, 0.68]), spectrum_domain("asymmetry", [0.7])
+    ((0.3, 0.7), (0.0, 1.0))
+    """
+    if name == "spectral_radius":
+        return (0.0, ceiling(max(values, default=1.0)))
+    if name != "negative_share":
+        return (0.0, 1.0)
+    widest = max((abs(value - 0.5) for value in values), default=0.5)
+    reach = next((reach for reach in (0.1, 0.2, 0.3) if widest <= reach), 0.5)
+    return (0.5 - reach, 0.5 + reach)
 
 
 def ceiling(value: float) -> float:

@@ -86,7 +86,7 @@ class Times:
 
 
 def times_of(epochs: Mapping[int, float | None], most: int) -> Times:
-    """At most `most` steps with labels that differ: epochs where they tell all apart, else steps.
+    """At most `most` steps with labels that differ: epochs where there is one and they tell all apart, else steps.
 
     >>> times_of({0: 0.0, 500: 1.0, 1000: 2.0}, 10)
     Times(unit='epoch', labels={0: '0', 500: '1', 1000: '2'})
@@ -95,7 +95,7 @@ def times_of(epochs: Mapping[int, float | None], most: int) -> Times:
     """
     steps = evenly(sorted(epochs), most)
     labels = {step: f"{epoch:.4g}" for step in steps if (epoch := finite(epochs[step])) is not None}
-    if len(set(labels.values())) == len(steps):
+    if len(set(labels.values())) == len(steps) and max((finite(epochs[step]) or 0 for step in steps), default=0) >= 1:
         return Times("epoch", labels)
     return Times("step", {step: f"{step:,}" for step in steps})
 

@@ -42,7 +42,8 @@ def sentence_of(variant: Variant) -> str:
     """What was trained on what, how well it does, and how token similarity went."""
     run = variant.runs[0]
     data = printable(run.data.get("name") or "unnamed data")
-    data = f"synthetic data ({data})" if run.data.get("synthetic") else data
+    if run.data.get("synthetic"):
+        data = "synthetic data" if data == "synthetic" else f"synthetic data ({data})"
     head = f"{what_ran(run) or variant.name}, trained on {data}{_length(variant)}"
     head += f", {variant.spread}," if variant.spread else ""
     results = list(_results(variant))
@@ -56,7 +57,9 @@ def _length(variant: Variant) -> str:
     epochs = max((epoch for run in variant.runs if (epoch := last_epoch(run)) is not None), default=None)
     if not steps:
         return ""
-    return f" for {spoken(epochs)} epochs ({steps:,} steps)" if epochs else f" for {steps:,} steps"
+    if not epochs or epochs < 1:
+        return f" for {steps:,} steps"
+    return f" for {spoken(epochs)} {'epoch' if epochs == 1 else 'epochs'} ({steps:,} steps)"
 
 
 def _results(variant: Variant) -> Iterator[str]:
