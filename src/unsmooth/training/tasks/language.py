@@ -87,7 +87,7 @@ class LanguageTask(TextTask):
         if self.memory is None:
             return None
         filled_B = self.memory.filled.index_select(0, rows_B)
-        return Memory(self.memory.states.index_select(1, rows_B), torch.where(segment == 0, 0, filled_B))
+        return Memory(self.memory.states.index_select(1, rows_B), filled_B * (segment != 0))
 
     @torch.no_grad()
     def _remember(self, rows_B: Tensor, after: Memory | None) -> None:
