@@ -10,12 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import functional, models, networks, remedies, report, spectra, theory
+    from unsmooth import functional, models, networks, remedies, report, spectra, theory, training
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models import load
     from unsmooth.remedies import apply, fold, undo
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
+    from unsmooth.training import train
 
 try:
     __version__ = version("unsmooth")
@@ -34,9 +35,10 @@ _HOME = {
     "load_explanation": "unsmooth.explaining",
     "load_scan": "unsmooth.scanning",
     "scan": "unsmooth.scanning",
+    "train": "unsmooth.training",
     "undo": "unsmooth.remedies",
 }
-_ROOMS = ("functional", "models", "networks", "remedies", "report", "spectra", "theory")
+_ROOMS = ("functional", "models", "networks", "remedies", "report", "spectra", "theory", "training")
 
 __all__ = [
     "Explanation",
@@ -57,6 +59,8 @@ __all__ = [
     "scan",
     "spectra",
     "theory",
+    "train",
+    "training",
     "undo",
 ]
 

@@ -14,6 +14,7 @@ from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
 from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
+from unsmooth.cli.train import train
 
 EXIT_FOUND = 1
 """A --fail-if condition is met, or activations were NaN or Inf."""
@@ -31,6 +32,7 @@ app.command()(scan)
 app.command()(explain)
 app.command()(apply)
 app.command()(compare)
+app.command()(train)
 app.command()(report)
 app.command()(ls)
 app.add_typer(data, name="data")

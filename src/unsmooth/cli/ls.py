@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|models|remedies``: what there is, with definitions."""
+"""``unsmooth ls metrics|models|remedies|recipes``: what there is, with definitions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _IN_A_DECODER = {
 
 
 def ls(
-    what: Annotated[str, typer.Argument(metavar="metrics|models|remedies", help="What to list.")],
+    what: Annotated[str, typer.Argument(metavar="metrics|models|remedies|recipes", help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics, the models or the remedies that unsmooth knows."""
+    """List the metrics, models, remedies or training recipes that unsmooth knows."""
     kinds = {
         "metrics": (metric_entries, print_metrics),
         "models": (model_entries, print_models),
         "remedies": (remedy_entries, print_remedies),
+        "recipes": (recipe_entries, print_recipes),
     }
     if what not in kinds:
         raise unknown_name("list", what, kinds)
@@ -60,6 +61,29 @@ def metric_entries() -> list[dict[str, Any]]:
         }
         for metric in METRICS.values()
     ]
+
+
+def recipe_entries() -> list[dict[str, Any]]:
+    """Every recipe with its sizes in numbers."""
+    from unsmooth.training import RECIPES
+
+    entries = []
+    for name, make in RECIPES.items():
+        config = make("base")
+        length = f"{config.epochs:g} epochs" if config.epochs is not None else f"{config.steps:,} steps"
+        entries.append(
+            {
+                "name": name,
+                "what": (make.__doc__ or "").strip().splitlines()[0],
+                "depth": config.network.depth,
+                "dim": config.network.dim,
+                "norm": config.network.norm,
+                "batch": config.batch,
+                "length": length,
+                "data": config.data.name,
+            }
+        )
+    return entries
 
 
 def model_entries() -> list[dict[str, Any]]:
@@ -135,3 +159,11 @@ def print_models(entries: list[dict[str, Any]]) -> None:
     for entry in entries:
         table.add_row(*entry.values())
     Console().print(table)
+
+
+def print_recipes(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        typer.echo(f"{entry['name']}: {entry['what']}")
+        facts = f"{entry['depth']} blocks, d {entry['dim']}, {entry['norm']}-norm, batch {entry['batch']:,}"
+        typer.echo(f"    {facts}, {entry['length']}, data: {entry['data']}; unsmooth train {entry['name']} --size tiny")
