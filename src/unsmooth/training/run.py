@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-import unsmooth
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.remedies.specification import apply_wishes, parse_remedies
+from unsmooth.scanning.manifest import describe_versions
 from unsmooth.training.anomaly import find_origin
 from unsmooth.training.capture import Replay
 from unsmooth.training.checkpoint import Checkpoints
@@ -311,9 +311,7 @@ class Run:
             return
         self.folder.write_manifest(
             {
-                "unsmooth": unsmooth.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
+                "versions": describe_versions(),
                 "device": _named(self.place.device),
                 "processes": self.place.ranks,
                 "recipe": self.config.recipe,
