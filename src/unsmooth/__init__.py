@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unsmooth import functional, models, networks, remedies, report, spectra, theory, training
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
-    from unsmooth.models import load
+    from unsmooth.models.load import load
     from unsmooth.remedies import apply, fold, undo
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
     from unsmooth.training import train
