@@ -36,6 +36,10 @@ class Tokenizer(ABC):
     def encode(self, text: bytes) -> numpy.ndarray:
         """Ids of a text in UTF-8."""
 
+    def encode_many(self, texts: Sequence[bytes]) -> list[numpy.ndarray]:
+        """Ids of each text."""
+        return [self.encode(text) for text in texts]
+
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text again, without special ids."""
@@ -108,8 +112,13 @@ class BpeTokenizer(Tokenizer):
 
     def encode(self, text: bytes) -> numpy.ndarray:
         """See `Tokenizer`."""
-        ids = self.inner.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
-        return numpy.array(ids, dtype=numpy.int32)
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[bytes]) -> list[numpy.ndarray]:
+        """See `Tokenizer`; the library shares them out over the cores."""
+        decoded = [text.decode("utf-8", "replace") for text in texts]
+        found = self.inner.encode_batch_fast(decoded, add_special_tokens=False)
+        return [numpy.array(each.ids, dtype=numpy.int32) for each in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""
