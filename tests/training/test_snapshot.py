@@ -114,13 +114,18 @@ def test_the_state_of_another_run_is_refused_and_nothing_is_changed(tmp_path: Pa
     assert all(torch.equal(found[name], before[name]) for name in before if "generators" not in name)
 
 
-def test_a_task_that_remembers_needs_as_many_processes(run: Run) -> None:
-    remembered = {"memory": torch.zeros(2, 3)}
+def test_what_a_task_remembers_is_kept(run: Run) -> None:
+    remembered = {"memory": torch.arange(6.0).reshape(2, 3)}
     run.task.state = lambda: remembered  # type: ignore[method-assign]
-    mine = snapshot(run.engine)
-    check_fits(run.engine, mine, mine)
-    saved = {name.replace("own/0/", "own/3/"): value for name, value in mine.items()}
-    with pytest.raises(UnsmoothError, match="a checkpoint of 1 processes but got one of 4"):
-        check_fits(run.engine, mine, saved)
-    with pytest.raises(UnsmoothError, match="own/0/task/memory"):
-        check_fits(run.engine, mine, {**mine, "own/0/task/memory": torch.zeros(2, 4)})
+    saved = snapshot(run.engine, copied=True)
+    remembered["memory"].zero_()
+    restore(run.engine, saved)
+    assert remembered["memory"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for wrong in ({}, {"task/memory": torch.zeros(2, 1)}):
+        with pytest.raises(UnsmoothError, match=r"other tensors \(task/memory\)"):
+            check_fits(saved, {**{name: value for name, value in saved.items() if name != "task/memory"}, **wrong})
+
+
+def test_a_state_of_more_processes_fits(run: Run) -> None:
+    saved = snapshot(run.engine, copied=True)
+    restore(run.engine, {**saved, "own/1/generators/cpu": torch.get_rng_state()})

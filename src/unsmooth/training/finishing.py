@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -13,44 +12,31 @@ from unsmooth.networks.saving import save_network
 from unsmooth.remedies import applied, save
 from unsmooth.training.durable import sync_tree
 from unsmooth.training.folder import RunFolder
-from unsmooth.training.snapshot import unwrapped
+from unsmooth.training.resting import Rest
 from unsmooth.training.step import Step
-from unsmooth.training.wrapping import whole_state
+from unsmooth.training.task import Task
 
 
-def write_final(engine: Step, folder: RunFolder, build: Callable[[], nn.Module]) -> None:
+def write_final(engine: Step, rest: Rest, folder: RunFolder) -> None:
     """Weights, architecture, remedies and tokenizer; beside them the moving average where there is one.
 
     Every process calls this; the first writes.
-
-    Args:
-        engine: The run.
-        folder: Its files.
-        build: Makes the model anew, with its remedies, on the CPU: shards are put together in it.
     """
-    _write(engine, folder.final, build)
-    if engine.average:
-        with engine.averaged():
-            _write(engine, folder.average, build)
+    for where, average in (
+        ((folder.final, False), (folder.average, True)) if engine.average else ((folder.final, False),)
+    ):
+        with rest(average=average) as model:
+            if engine.place.first:
+                _write(model, engine.task, where)
 
 
-def _write(engine: Step, where: Path, build: Callable[[], nn.Module]) -> None:
-    model = unwrapped(engine.model)
-    if engine.sharded:
-        state = whole_state(model)
-        if engine.place.first:
-            model = build()
-            model.load_state_dict(state)
-    if not engine.place.first:
-        return
+def _write(model: nn.Module, task: Task, where: Path) -> None:
     # One that is there was not finished, or the run would not be here.
     shutil.rmtree(where, ignore_errors=True)
-    model.eval()
     with whole_folder(where) as draft:
         if applied(model):
             save(model, draft)
         else:
             save_network(model, draft)
-        engine.task.save_beside(draft)
+        task.save_beside(draft)
         sync_tree(draft)
-    model.train()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,13 @@ from unsmooth.training.finishing import write_final
 from unsmooth.training.folder import Events, Lines, RunFolder, Watchmaker
 from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
+from unsmooth.training.resting import Rest
 from unsmooth.training.resuming import load_checkpoint, save_checkpoint
-from unsmooth.training.snapshot import put, restore, snapshot, unwrapped
+from unsmooth.training.snapshot import restore, snapshot, unwrapped
 from unsmooth.training.step import NEVER, Step
 from unsmooth.training.tasks import TASKS
 from unsmooth.training.timing import Timetable, share_of, timetable
-from unsmooth.training.wrapping import gathered, wrapped
+from unsmooth.training.wrapping import wrapped
 
 
 class LossNotFiniteError(UnsmoothError):
@@ -77,6 +78,7 @@ class Run:
             warmup=self.table.warmup,
             adds_up=self.table.passes > 1,
         )
+        self._at_rest = Rest(self.engine, self._built)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.log, self.spectra = Lines(folder.path / "log.jsonl"), Lines(folder.path / "spectra.jsonl")
         self.step, self.said = 0, dict[str, float]()
@@ -223,21 +225,6 @@ class Run:
         epoch, seconds = self.table.epoch_after(self.step), self.watch.seconds
         self._tell(Progress(self.folder.path.name, self.step, self.table.steps, epoch, seconds, dict(self.said), note))
 
-    @contextmanager
-    def _at_rest(self, *, average: bool = False) -> Iterator[nn.Module]:
-        """The model, or its moving average, without its wrapper and in evaluation mode. It comes out as it went in."""
-        model = unwrapped(self.engine.model)
-        # Some remedies bring weights into their exact form for evaluation; looking at a run must not change it.
-        kept = {name: value.clone() for name, value in model.state_dict().items()} if self.config.remedies else {}
-        try:
-            with self.engine.averaged() if average else nullcontext(), gathered(model):
-                yield model.eval()
-        finally:
-            model.train()
-            with torch.no_grad():
-                for name, value in model.state_dict().items() if kept else ():
-                    put(value, kept[name])
-
     def _evaluate(self) -> None:
         with self._at_rest() as model, self.engine.arithmetic():
             found = self.task.evaluate(model)
@@ -274,7 +261,7 @@ class Run:
     def finish(self) -> None:
         """Write the trained model, and say that the run is over."""
         with self.stream():
-            write_final(self.engine, self.folder, self._built)
+            write_final(self.engine, self._at_rest, self.folder)
         self._write_manifest("finished")
         if self.events is not None:
             self.events.close()

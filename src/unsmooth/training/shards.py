@@ -41,7 +41,7 @@ def load_shards(step: Step, folder: Path) -> dict[str, Any]:
     reader = FileSystemReader(folder)
     sizes = {name: kept.size for name, kept in reader.read_metadata().state_dict_metadata.items()}  # type: ignore[union-attr]
     saved = {name: torch.empty(size, device="meta") for name, size in sizes.items()}
-    check_fits(step, mine, saved)
+    check_fits(mine, saved)
     wanted: dict[str, Any] = {name: place for name, place in mine.items() if name in saved}
     load(wanted, storage_reader=reader)
     settle(step, {name: value for name, value in wanted.items() if name.startswith(own_prefix(step))})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,10 @@ State = dict[str, Tensor]
 
 
 def snapshot(step: Step, *, copied: bool = False) -> State:
-    """The run as tensors by name: weights, moments, average, clocks, and what each process has of its own.
+    """The run as tensors by name: weights, moments, average, clocks, what the task remembers, torch's generators.
 
-    Names begin with what they belong to: ``model/``, ``moments/``, ``average/``, ``clocks/``, ``own/RANK/``. They are
-    the same for any number of processes; shards are named like the whole.
+    Names begin with what they belong to: ``model/``, ``moments/``, ``average/``, ``clocks/``, ``task/``, ``own/RANK/``.
+    They are the same for any number of processes; shards are named like the whole. Every process has to call this.
 
     Args:
         step: The run.
@@ -33,28 +33,21 @@ def snapshot(step: Step, *, copied: bool = False) -> State:
     for one, value in zip(step.parameters, step.average, strict=bool(step.average)):
         state[f"average/{names[id(one)]}"] = value
     state |= {f"clocks/{name}": value for name, value in step.clocks().items()}
-    state |= dict(_own(step))
+    state |= {f"task/{name}": value for name, value in step.task.state().items()}
+    # Generators differ between processes, if anybody draws from them.
+    state |= {f"{own_prefix(step)}{name}": value for name, value in generators(step.place.device).items()}
     return {name: value.detach().clone() if copied else value.detach() for name, value in state.items()}
-
-
-def _own(step: Step) -> Iterator[tuple[str, Tensor]]:
-    """What differs between processes: the task's tensors and torch's generators."""
-    prefix = own_prefix(step)
-    for name, value in step.task.state().items():
-        yield f"{prefix}task/{name}", value
-    for name, value in generators(step.place.device).items():
-        yield f"{prefix}generators/{name}", value
 
 
 def own_prefix(step: Step) -> str:
     """How the names begin of what belongs to this process alone."""
-    return f"own/{step.place.rank}/"
+    return f"own/{step.place.rank}/generators/"
 
 
 def restore(step: Step, state: Mapping[str, Tensor]) -> None:
     """Write `state` into the tensors of the run, which stay where they are: a captured graph goes on with them."""
     mine = places(step)
-    check_fits(step, mine, state)
+    check_fits(mine, state)
     with torch.no_grad():
         for name, place in mine.items():
             if name in state:
@@ -80,22 +73,15 @@ def places(step: Step) -> State:
 
 def settle(step: Step, own: Mapping[str, Tensor]) -> None:
     """What is left to do once all tensors are in their places."""
-    prefix = f"{own_prefix(step)}generators/"
-    set_generators(
-        {name.removeprefix(prefix): value for name, value in own.items() if name.startswith(prefix)}, step.place.device
-    )
+    set_generators({name.removeprefix(own_prefix(step)): value for name, value in own.items()}, step.place.device)
     step.optimiser.zero_grad(set_to_none=not step.adds_up)
 
 
-def check_fits(step: Step, mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Refuse the state of another model, task or number of processes, before anything is overwritten."""
-    needed = {name for name in mine if not name.startswith(("moments/", f"{own_prefix(step)}generators/"))}
+def check_fits(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Refuse the state of another model or task, before anything is overwritten."""
+    needed = {name for name in mine if not name.startswith(("moments/", "own/"))}
     known = {name for name in saved if not name.startswith("own/")}
     lost = sorted(name for name in needed if name not in saved)
-    if any(name.startswith("own/") for name in lost):
-        got = f"{1 + max((int(name.split('/')[1]) for name in saved if name.startswith('own/')), default=0)}"
-        hint = f"torchrun --nproc-per-node {got}" if got != "1" else "without torchrun"
-        raise expected(f"a checkpoint of {step.place.ranks} processes", f"one of {got}", hint)
     strange = lost + sorted(known - set(mine))
     if not strange:
         strange = [name for name in needed if mine[name].shape != saved[name].shape]

@@ -74,7 +74,10 @@ class Task(ABC):
         """Write what a user of the final weights needs too, such as a tokenizer."""
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that the next micro-batch depends on, to be saved and restored in place; most tasks have none."""
+        """Tensors that the next micro-batch depends on, to be saved and restored in place; most tasks have none.
+
+        They are those of all processes together, the same on each; so every process has to ask.
+        """
         return {}
 
 
