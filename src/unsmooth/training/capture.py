@@ -65,16 +65,18 @@ def compiled(step: Step, wanted: bool) -> Iterator[None]:
     """Blocks, input and the numbers around them, compiled while the context is open; modules are left as they were.
 
     Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here
-    keeps the compiled kernels; scans and evaluations afterwards see plain modules.
+    keeps the compiled kernels; scans and evaluations afterwards see plain modules. Inputs are compiled such that sums
+    and products are not contracted: an image is the same to the last grey level as one that was not compiled.
     """
     if not wanted:
         yield
         return
     model, task = step.model, step.task
     with ExitStack() as stack:
-        for module in [*find_anatomy(model).blocks.values(), *task.fusible()]:
+        options = {module: {"options": {"emulate_precision_casts": True}} for module in task.fusible()}
+        for module in [*find_anatomy(model).blocks.values(), *options]:
             stack.callback(setattr, module, "_compiled_call_impl", module._compiled_call_impl)
-            module.compile()
+            module.compile(**options.get(module, {}))
         for owner, name in (*_methods(model), (step, "decided")):
             stack.callback(delattr, owner, name)
             setattr(owner, name, torch.compile(getattr(owner, name)))

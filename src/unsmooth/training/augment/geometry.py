@@ -28,9 +28,13 @@ class Affine(nn.Module):
 
     Args:
         fill: Grey levels (red, green, blue) of what comes in from outside.
+
+    Attributes:
+        still: The matrix that moves nothing.
     """
 
     moves: Tensor
+    still: Tensor
     fill: Tensor
     taps: Tensor
 
@@ -38,6 +42,8 @@ class Affine(nn.Module):
         super().__init__()
         moves = one_hot("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel").to(torch.float64)
         self.register_buffer("moves", moves, persistent=False)
+        still = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
+        self.register_buffer("still", still, persistent=False)
         self.register_buffer("fill", torch.tensor(fill, dtype=torch.int64).view(1, -1, 1), persistent=False)
         self.register_buffer("taps", torch.arange(-1.0, 3.0, dtype=torch.float64).view(1, 4, 1), persistent=False)
 

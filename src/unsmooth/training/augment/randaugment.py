@@ -38,7 +38,7 @@ class RandAugment(nn.Module):
     versions of Pillow that allowed it.
 
     All stages run for all images, with settings that change nothing where an operation belongs to another stage: shapes
-    never depend on what is drawn, which CUDA graphs and compilers need.
+    never depend on what is drawn, which CUDA graphs and compilers need. On a CPU only images that move are moved.
 
     Args:
         spec: The policy.
@@ -94,8 +94,17 @@ class RandAugment(nn.Module):
         for slot in range(operation.shape[1]):
             looked_up = self.lookup(pixels, tables[:, slot], table_flags[:, slot]).view_as(images_BCHW)
             blended = self.blend(looked_up, factors[:, slot], kinds[:, slot])
-            pixels = self.affine(blended, matrices[:, slot], cubic[:, slot])
+            pixels = self._moved(blended, matrices[:, slot], cubic[:, slot])
         return pixels.to(torch.uint8).view_as(images_BCHW)
+
+    def _moved(self, images_BCHW: Tensor, matrices_B23: Tensor, cubic_B: Tensor) -> Tensor:
+        """Moving pixels is most of the work: where shapes may depend on what was drawn, only images that move do it."""
+        if images_BCHW.device.type != "cpu" or torch.compiler.is_compiling():
+            everywhere: Tensor = self.affine(images_BCHW, matrices_B23, cubic_B)
+            return everywhere
+        pixels = images_BCHW.to(torch.int64).flatten(2)
+        moving = (matrices_B23 != self.affine.still).flatten(1).any(1).nonzero()[:, 0]
+        return pixels.index_copy(0, moving, self.affine(images_BCHW[moving], matrices_B23[moving], cubic_B[moving]))
 
     def _level(self, keys_Bn: Tensor) -> Tensor:
         """Strengths, in float64."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth import keyed
 from unsmooth.errors import expected
 from unsmooth.networks.config import ViTConfig
+from unsmooth.networks.pixels import Pixels
 from unsmooth.training.augment.pipeline import Augment
 from unsmooth.training.config import Config
 from unsmooth.training.data.locate import find_images
@@ -125,6 +127,12 @@ class ImageTask(Task):
         """Test images, spread over the classes, as the model sees them."""
         parts = in_parts(spread(self.source.tests, sequences))
         return [self.normalise(self.source.test(part)[0]) for part in parts]
+
+    def save_beside(self, folder: Path) -> None:
+        """How images become what the model sees, for `unsmooth scan FOLDER images/`."""
+        network, augment = self.config.network, self.config.augment
+        assert isinstance(network, ViTConfig) and augment is not None
+        Pixels(network.image, augment.mean, augment.std).save_pretrained(folder)
 
     def describe(self) -> dict[str, Any]:
         """Which images, and how many."""
