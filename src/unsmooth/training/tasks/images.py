@@ -131,7 +131,8 @@ class ImageTask(Task):
     def save_beside(self, folder: Path) -> None:
         """How images become what the model sees, for `unsmooth scan FOLDER images/`."""
         network, augment = self.config.network, self.config.augment
-        assert isinstance(network, ViTConfig) and augment is not None
+        assert isinstance(network, ViTConfig)
+        assert augment is not None
         Pixels(network.image, augment.mean, augment.std).save_pretrained(folder)
 
     def describe(self) -> dict[str, Any]:
