@@ -1,4 +1,4 @@
-"""The model at rest: whole, unwrapped, in evaluation mode, to be looked at or written down. The run is left as it was."""
+"""The model at rest: whole, unwrapped, in evaluation mode, to be looked at or written down; the run stays as it was."""
 
 from __future__ import annotations
 

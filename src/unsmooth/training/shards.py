@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def load_shards(step: Step, folder: Path) -> dict[str, Any]:
     saved = {name: torch.empty(size, device="meta") for name, size in sizes.items()}
     check_fits(mine, saved)
     wanted: dict[str, Any] = {name: place for name, place in mine.items() if name in saved}
-    load(wanted, storage_reader=reader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone: as it is meant
+        load(wanted, storage_reader=reader, no_dist=step.place.ranks == 1)
     settle(step, {name: value for name, value in wanted.items() if name.startswith(own_prefix(step))})
     about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
     return about
