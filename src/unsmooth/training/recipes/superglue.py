@@ -25,7 +25,7 @@ def superglue(size: Size = "base") -> Config:
         start,
         recipe="superglue",
         task="superglue",
-        network=replace(start.network, dropout=0.1),
+        network=replace(start.network, dropout=0.1, length=128),  # type: ignore[arg-type]
         data=replace(start.data, name="superglue", tasks=("cb",), test_limit=None),
         steps=None,
         epochs=10,
