@@ -123,7 +123,7 @@ def _short_texts() -> Iterator[None]:
 
 def configs(**changes: Any) -> dict[str, Config]:
     """An image, a masked and a language run, with everything random on; in float64."""
-    images = tiny(engine__precision="float64")
+    images = tiny(engine__precision="float64", augment__rand="rand-m9-n2-mstd1.0", augment__erase=0.25)
     text = DataConfig(name="synthetic", test_limit=4)
     stack: dict[str, Any] = {"depth": 2, "dim": 8, "heads": 2, "hidden": 16, "drop_path": 0.2, "dropout": 0.1}
     encoder = EncoderConfig(vocabulary=261, length=16, **stack)
