@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,12 +41,14 @@ class Job:
         config: Its settings as plain data; None takes up what is there.
         stop: Step at whose log line to be interrupted; None goes on to the end.
         poison: Micro-batch whose loss is NaN, on the second process only; None for none.
+        full: Whether the disk has no room left, as the first process sees it.
     """
 
     out: str
     config: dict[str, Any] | None = None
     stop: int | None = None
     poison: int | None = None
+    full: bool = False
 
 
 def job(out: Path, config: Config | None, **more: Any) -> Job:
@@ -86,7 +89,7 @@ def carry_out(one: Job, rank: int = 0) -> None:
         if one.stop is not None and progress.step >= one.stop:
             raise StopError
 
-    with _short_texts(), _poisoned(one.poison if rank == 1 else None):
+    with _short_texts(), _poisoned(one.poison if rank == 1 else None), _full_disk(one.full and rank == 0):
         if one.config is None:
             resume(one.out, tell=tell)
         else:
@@ -108,6 +111,17 @@ def _poisoned(bad: int | None) -> Iterator[None]:
         yield
     finally:
         ImageTask.loss = real  # type: ignore[method-assign]
+
+
+@contextmanager
+def _full_disk(full: bool) -> Iterator[None]:
+    real = shutil.disk_usage
+    if full:
+        shutil.disk_usage = lambda _: type("Usage", (), {"free": 0})()  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        shutil.disk_usage = real
 
 
 @contextmanager

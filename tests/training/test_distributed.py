@@ -39,10 +39,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs += [job(folder / "cut", language, stop=2), job(folder / "cut", None)]
     jobs += [job(folder / "fewer", language, stop=2), job(folder / "more", None)]
     jobs += [job(folder / "poisoned", cases()["ddp remedied"][1], poison=1)]
+    jobs += [job(folder / f"full {name}", cases()[name][1], full=True) for name in ("ddp language", "fsdp images")]
     said = in_processes(folder, jobs)
-    wrong = [words for words in said[:-1] if set(words) - {"", "stopped"}]
+    wrong = [words for words in said[:-3] if set(words) - {"", "stopped"}]
     assert not wrong, wrong
-    (folder / "poison.txt").write_text("\n".join(said[-1]))
+    for name, words in zip(("poison", "full ddp", "full fsdp"), said[-3:], strict=True):
+        (folder / f"{name}.txt").write_text("\n".join(words))
     for name in ("ddp language", "fsdp images", "fsdp masked", "ddp remedied"):
         carry_out(job(folder / "one" / name, cases()[name][0]))
     carry_out(job(folder / "fewer", None))
@@ -85,3 +87,12 @@ def test_a_loss_that_is_not_finite_on_one_process_stops_all(done: Path) -> None:
     begin = "LossNotFiniteError: Expected a finite loss in step 1 but got NaN or Inf, first in the loss itself"
     assert [words[: len(begin)] for words in said] == [begin, begin]
     assert RunFolder(done / "poisoned").manifest()["state"] == "stopped"
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_a_full_disk_stops_all(done: Path, way: str) -> None:
+    first, second = (done / f"full {way}.txt").read_text().splitlines()
+    assert first.startswith("UnsmoothError: Expected room to save step 1 in")
+    assert second.startswith("UnsmoothError: Expected ")
+    name = {"ddp": "ddp language", "fsdp": "fsdp images"}[way]
+    assert not list((done / f"full {name}" / "checkpoints").iterdir())

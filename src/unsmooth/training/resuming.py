@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch import distributed as dist
 
-from unsmooth.errors import UnsmoothError, expected
+from unsmooth.errors import UnsmoothError
 from unsmooth.training.checkpoint import Checkpoint, Checkpoints
 from unsmooth.training.shards import load_shards, save_shards
 from unsmooth.training.snapshot import State, own_prefix, restore, snapshot
@@ -23,7 +23,7 @@ def save_checkpoint(step: Step, checkpoints: Checkpoints, number: int, about: di
         number: Steps that were taken.
         about: Plain values to keep with it.
     """
-    failure: UnsmoothError | None = None
+    said = ""
     try:
         if step.sharded:
             save_shards(step, checkpoints, number, about)
@@ -32,9 +32,10 @@ def save_checkpoint(step: Step, checkpoints: Checkpoints, number: int, about: di
             if step.place.first:
                 checkpoints.save(number, {"state": state, "about": about})
     except UnsmoothError as error:
-        failure = error
-    if step.place.anywhere(failure is not None):
-        raise failure or expected(f"a checkpoint of step {number}", "an error in another process", "reading its line")
+        # Its words, not the error: that would hold on to this frame, and to the process group with it.
+        said = str(error)
+    if (words := step.place.agree(said or None)) is not None:
+        raise UnsmoothError(words)
 
 
 def load_checkpoint(step: Step, found: Checkpoint) -> dict[str, Any]:

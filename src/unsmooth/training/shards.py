@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,35 @@ _ABOUT = "about.json"
 
 def save_shards(step: Step, checkpoints: Checkpoints, number: int, about: dict[str, Any]) -> None:
     """Write the checkpoint of step `number`; every process calls this, and the first moves it into its place."""
-    draft = _same_everywhere(checkpoints.draft() if step.place.first else None)
     state: dict[str, Any] = snapshot(step)
-    with checkpoints.told(number, size_of(state)):
-        try:
-            save(state, storage_writer=FileSystemWriter(draft))
-        except CheckpointException as error:
-            raise _first_cause(error) from None
+    draft = _agreed_draft(step, checkpoints, number, size_of(state))
+    try:
+        with checkpoints.told(number, 0):
+            try:
+                save(state, storage_writer=FileSystemWriter(draft))
+            except CheckpointException as error:  # on every process, wherever it came up
+                raise _first_cause(error) from None
+            if step.place.first:
+                (draft / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+                checkpoints.save_folder(number, draft)
+    finally:
+        if step.place.first:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _agreed_draft(step: Step, checkpoints: Checkpoints, number: int, size: int) -> Path:
+    """A folder that the first process has found room for; where it has not, all of them say so."""
+    said: list[str] = ["", ""]
     if step.place.first:
-        (draft / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
-        checkpoints.save_folder(number, draft)
+        try:
+            with checkpoints.told(number, size):
+                said[0] = str(checkpoints.draft())
+        except UnsmoothError as error:
+            said[1] = str(error)
+    dist.broadcast_object_list(said, src=0)
+    if said[1]:
+        raise UnsmoothError(said[1])
+    return Path(said[0])
 
 
 def load_shards(step: Step, folder: Path) -> dict[str, Any]:
@@ -50,13 +70,6 @@ def load_shards(step: Step, folder: Path) -> dict[str, Any]:
     settle(step, {name: value for name, value in wanted.items() if name.startswith(own_prefix(step))})
     about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
     return about
-
-
-def _same_everywhere(path: Path | None) -> Path:
-    box = [None if path is None else str(path)]
-    dist.broadcast_object_list(box, src=0)
-    assert box[0] is not None, "the first process named it"
-    return Path(box[0])
 
 
 def _first_cause(error: CheckpointException) -> Exception:
