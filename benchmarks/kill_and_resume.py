@@ -35,7 +35,12 @@ SMALL = "depth=2 dim=16 heads=2 hidden=32 measuring.every=12 measuring.at= measu
 IMAGES = "data.name=synthetic train_limit=200 test_limit=40 batch=8"
 TEXT = "test_limit=16 network.length=16"
 RUNS = {
-    "ViT, sharpen, moving average": ["vit_cifar100", "--with", "sharpen", *f"{IMAGES} ema=0.9".split()],
+    "ViT, sharpen, moving average": [
+        "vit_cifar100",
+        "--with",
+        "sharpen(start=fresh, size=1.0)",
+        *f"{IMAGES} ema=0.9".split(),
+    ],
     "ViT, orthogonal, learnt tau, accumulated": [
         "vit_cifar100",
         *("--with", "sharpen(basis=orthogonal)", "--with", "deescalate(learn=layer)"),

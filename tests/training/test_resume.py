@@ -61,7 +61,7 @@ def test_killed_at_any_touch_of_the_disk(tmp_path: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"remedies": ("sharpen", "deescalate(learn=layer)")},
+        {"remedies": ("sharpen(start=fresh, size=1.0)", "deescalate(learn=layer)")},
         {"remedies": ("sharpen(basis=orthogonal)",), "network__norm": "post", "micro_batch": 4, "ramp": 0.5},
         {"remedies": ("sharpen(basis=general)",), "network__norm": "peri", "repeats": 2, "log_every": 3},
     ],
@@ -77,7 +77,7 @@ def test_remedies_go_on_to_the_bit(tmp_path: Path, changes: dict[str, Any]) -> N
 
 
 def test_looking_does_not_change_a_run(tmp_path: Path) -> None:
-    remedies = ("sharpen(layers='0')", "sharpen(basis=orthogonal, layers='1')")
+    remedies = ("sharpen(start=fresh, size=1.0, layers='0')", "sharpen(basis=orthogonal, layers='1')")
     train(tiny(remedies=remedies, evaluate_every=1.0, measuring__every=1.0), tmp_path / "often")
     train(tiny(remedies=remedies, evaluate_every=0.0, checkpoint_every=0.0), tmp_path / "never")
     mine, other = weights(tmp_path / "often"), weights(tmp_path / "never")
