@@ -25,7 +25,7 @@ class Order:
     >>> order = Order(10, 4, seed=0, place=Place(torch.device("cpu")))
     >>> order.begin(0)
     >>> order.batches, sorted(torch.cat([order.take(torch.tensor(0)), order.take(torch.tensor(1))]).tolist())
-    (2, [1, 2, 3, 4, 5, 6, 8, 9])
+    (2, [1, 2, 3, 4, 5, 6, 7, 8])
     """
 
     def __init__(self, samples: int, share: int, seed: int, place: Place, repeats: int = 1) -> None:
