@@ -8,7 +8,8 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies
+.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
+	train bench-augment kills agreement training-page
 
 help:
 	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
@@ -20,6 +21,11 @@ help:
 	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (a quarter of an hour)"
 	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"
 	@echo "make bench-remedies  what remedies cost in a training step and keep over a thousand -> docs/remedies"
+	@echo "make train    a small ViT on synthetic images in a minute: log, measurements, page in runs/tiny"
+	@echo "make bench-augment  each augmentation beside Pillow on 1,000 images -> benchmarks/results"
+	@echo "make kills    twenty kills of training runs and their resumes, bit by bit (four minutes)"
+	@echo "make agreement  DDP and FSDP2 on two processes beside one process"
+	@echo "make training-page  docs/training from benchmarks/results"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -72,6 +78,21 @@ bench-remedies: $(VENV)/installed
 	$(BIN)/python -m benchmarks.sharpen_training
 	$(BIN)/python -m benchmarks.apply_cost
 	$(BIN)/python -m benchmarks.remedy_page
+
+train: $(VENV)/installed
+	$(BIN)/unsmooth train vit_cifar100 --size tiny --with sharpen --out runs/tiny
+
+bench-augment: $(VENV)/installed
+	$(BIN)/python -m benchmarks.augment_exactness
+
+kills: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kill_and_resume
+
+agreement: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.process_agreement
+
+training-page: $(VENV)/installed
+	$(BIN)/python -m benchmarks.training_page
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

@@ -4,7 +4,7 @@ PYTHONPATH=src python -m benchmarks.reference_runs --out runs/reference         
 PYTHONPATH=src python -m benchmarks.reference_runs --only cifar100 --out DIR
 python -m benchmarks.reference_runs --collect runs/reference                     # -> benchmarks/results, docs/training
 
-Needs `unsmooth data get cifar100`, `enwik8` and `superglue`: paths are named, so that nothing is made up where one lacks.
+Needs `unsmooth data get cifar100`, `enwik8`, `superglue`: paths are named, so that nothing is made up where one lacks.
 """
 
 from __future__ import annotations
