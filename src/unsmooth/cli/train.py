@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +29,10 @@ def train(
     remedies: Annotated[
         list[str] | None, typer.Option("--with", metavar="REMEDY", help='Such as "sharpen" or "deescalate(tau=0.5)".')
     ] = None,
+    variants: Annotated[
+        list[str] | None,
+        typer.Option("--variant", metavar="REMEDY", help='Several runs beside each other: "plain", "sharpen", …'),
+    ] = None,
     depth: Annotated[int | None, typer.Option(help="Blocks.")] = None,
     norm: Annotated[str | None, typer.Option(help="pre, post or peri.")] = None,
     init: Annotated[str | None, typer.Option(help="truncated_normal, xavier or mimetic.")] = None,
@@ -49,7 +55,7 @@ def train(
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
     changes = _changes(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
     config = None if recipe is None else _config(recipe, size, changes, tuple(remedies or ()))
-    if config is None and (changes or remedies):
+    if resume is not None and (variants or seeds > 1 or (config is None and (changes or remedies))):
         raise expected("--resume alone, with the settings of the run", "other settings too", "leaving them out")
     if show and config is not None:
         typer.echo(json.dumps(_plain(config), indent=1))
@@ -62,7 +68,7 @@ def train(
         else:
             assert config is not None
             where = out or Path("runs") / config.recipe
-            folders = training.train(config, where, seeds=seeds, tell=tell)
+            folders = training.train_all(_variants(config, variants or []), where, seeds=seeds, tell=tell)
     _finish(folders, as_json, quiet)
     return 0
 
@@ -75,6 +81,22 @@ def _config(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, 
     for text in remedies:
         parse_remedies(text)  # a misspelt one is told before anything is built
     return replace(override(recipe(name, size), changes), remedies=remedies)  # type: ignore[arg-type]
+
+
+def _variants(config: Config, names: list[str]) -> dict[str, Config]:
+    """A folder for each variant: the remedies of all, and its own on top; "plain" has none of its own."""
+    from unsmooth.remedies.specification import parse_remedies
+
+    found: dict[str, Config] = {}
+    for text in names:
+        own = () if text == "plain" else (text,)
+        for one in own:
+            parse_remedies(one)
+        folder = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
+        if folder in found:
+            raise expected("variants that differ", f"{text!r} twice", "each of them once")
+        found[folder] = replace(config, remedies=(*config.remedies, *own))
+    return found or {".": config}
 
 
 def _changes(settings: list[str], *, data: str | None, seed: int | None, **network: Any) -> dict[str, Any]:
@@ -100,23 +122,26 @@ def _finish(folders: list[RunFolder], as_json: bool, quiet: bool) -> None:
 
     if not is_first_process():
         return
-    reports = [_report(folder, quiet or as_json) for folder in folders]
+    pages = [_page([folder], folder.path, quiet or as_json) for folder in folders]
+    if len(folders) > 1:
+        together = Path(os.path.commonpath([folder.path for folder in folders]))
+        pages = [_page(folders, together, quiet or as_json)]
     if as_json:
         typer.echo(json.dumps([{"folder": str(one.path), **one.manifest()} for one in folders]))
     elif not quiet:
-        for folder, page in zip(folders, reports, strict=True):
+        for folder in folders:
             typer.echo(f"{folder.final}: load it with unsmooth.load, scan it with `unsmooth scan`")
-            if page:
-                typer.echo(f"{page}: the run as a page")
+        for page in filter(None, pages):
+            typer.echo(f"{page}: the {'run' if len(folders) == 1 else 'runs'} as a page")
 
 
-def _report(folder: RunFolder, quiet: bool) -> Path | None:
-    """The page of the run, where the report's extras are installed."""
+def _page(folders: list[RunFolder], where: Path, quiet: bool) -> Path | None:
+    """Runs as a page, where the report's extras are installed."""
     from unsmooth.errors import UnsmoothError
     from unsmooth.report.training import read_run, write_training_report
 
     try:
-        return write_training_report([read_run(folder.path)], folder.path / "report.html")
+        return write_training_report([read_run(folder.path) for folder in folders], where / "report.html")
     except UnsmoothError as error:
         if not quiet:
             typer.echo(f"No page was written: {error}", err=True)

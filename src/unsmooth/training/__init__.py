@@ -2,10 +2,11 @@
 
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
+from unsmooth.training.plain import override
 from unsmooth.training.recipes import RECIPES, recipe
 from unsmooth.training.run import LossNotFiniteError, Progress
 from unsmooth.training.task import TASKS, Task
-from unsmooth.training.verbs import resume, train
+from unsmooth.training.verbs import resume, train, train_all
 
 __all__ = [
     "RECIPES",
@@ -15,7 +16,9 @@ __all__ = [
     "Progress",
     "RunFolder",
     "Task",
+    "override",
     "recipe",
     "resume",
     "train",
+    "train_all",
 ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from unsmooth.training.snapshot import unwrapped
+from unsmooth.training.step import Step
 
 Agree = Callable[[str | None], str | None]
 
@@ -43,6 +46,28 @@ def find_origin(model: nn.Module, loss: Callable[[], Tensor], agree: Agree = lam
     # The last in the order of the model is the first in that of the backward pass.
     found += [f"the gradient of {bad[-1]!r}"] if bad else []
     return agree(found[0] if found else None)
+
+
+def where_it_began(engine: Step, batches: Iterable[int]) -> str:
+    """Run the micro-batches of a failing step again, with the weights that it had, and name the place.
+
+    The same words on every process; all of them have to call this.
+    """
+    for value in engine.task.state().values():
+        if value.is_floating_point():
+            value.nan_to_num_(0.0, 0.0, 0.0)  # what the failing step left there for the next
+    model = unwrapped(engine.model).train()
+    for batch in batches:
+        engine.task.begin(batch)
+        number = torch.tensor(batch, device=engine.place.device)
+
+        def loss(number: Tensor = number) -> Tensor:
+            with engine.arithmetic():
+                return engine.task.loss(model, number)
+
+        if (words := find_origin(model, loss, engine.place.agree)) is not None:
+            return words
+    return "no layer that shows it when run again"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ _DRAFT = re.compile(r"\.[0-9a-f]{16}\.(tmp|old)")
 
 
 class RunFolder:
-    """Files of one run; see docs/training.md for what each holds.
+    """Files of one run; docs/training/guide.md says what each holds.
 
     Args:
         path: The folder.
+        name: What to call the run; the folder's name where None.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, name: str | None = None) -> None:
         self.path = Path(path)
+        self.name = self.path.name if name is None else name
 
     @property
     def checkpoints(self) -> Path:
@@ -60,6 +62,15 @@ class RunFolder:
             )
         check_writable(self.path)
         write_whole(self.path / "config.json", json.dumps({"format": FORMAT, **to_plain(config)}, indent=1) + "\n")
+
+    def forget_unbegun(self) -> None:
+        """Take the settings away again where the run could not even be built, so that it may be started anew."""
+        if self.manifest():
+            return
+        for name in ("config.json", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
 
     def config(self) -> Config:
         """The settings that the run was started with."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,14 +20,26 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 def measure_tokens(model: nn.Module, task: Task, config: Config, name: str) -> Scan:
     """A scan of the model as it is, on test data that stays the same over the run."""
-    return scan(
-        model,
-        task.probe(config.measuring.sequences),
-        metrics=list(config.measuring.metrics) or None,
-        progress=False,
-        name=name,
-        seed=config.seed,
-    )
+    with any_kernel():
+        return scan(
+            model,
+            task.probe(config.measuring.sequences),
+            metrics=list(config.measuring.metrics) or None,
+            progress=False,
+            name=name,
+            seed=config.seed,
+        )
+
+
+@contextmanager
+def any_kernel() -> Iterator[None]:
+    """Nothing that is trained depends on a measurement: its last bit may, on a GPU, be another the next time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.remedies.specification import apply_wishes, parse_remedies
 from unsmooth.scanning.manifest import describe_versions
-from unsmooth.training.anomaly import find_origin
+from unsmooth.training.anomaly import where_it_began
 from unsmooth.training.capture import Replay
 from unsmooth.training.checkpoint import Checkpoints
 from unsmooth.training.config import Config
@@ -24,7 +24,7 @@ from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
 from unsmooth.training.resting import Rest
 from unsmooth.training.resuming import load_checkpoint, save_checkpoint
-from unsmooth.training.snapshot import restore, snapshot, unwrapped
+from unsmooth.training.snapshot import restore, snapshot
 from unsmooth.training.step import NEVER, Step
 from unsmooth.training.tasks import TASKS
 from unsmooth.training.timing import Timetable, share_of, timetable
@@ -117,6 +117,8 @@ class Run:
             self.spectra.cut(-1 if found is None else self.step)
             self.events = Events(self.folder.path / "events", after=self.step)
             self._write_manifest("running")
+        if self.task.describe()["synthetic"]:
+            self._show(f"There is no data for {self.config.data.name!r} here: what it learns from is made up.")
         for name in self.checkpoints.passed_over:
             self._show(f"{name} is not whole and was passed over; the run goes on from step {self.step}.")
 
@@ -175,17 +177,13 @@ class Run:
 
     def _after_step(self) -> None:
         with self.stream():
-            if self.step % self.config.log_every == 0 or self.step in self._due or self.done:
+            if self.step % self.config.log_every == 0 or self.step in self.table.due:
                 self._log()
             if self.step in self.table.evaluations:
                 self._evaluate()
             self._measure_if_due()
             if self.step in self.table.checkpoints:
                 self.save()
-
-    @property
-    def _due(self) -> frozenset[int]:
-        return self.table.evaluations | self.table.checkpoints | self.table.measurements
 
     def _log(self) -> None:
         engine, (since, then) = self.engine, self._since
@@ -223,7 +221,7 @@ class Run:
 
     def _show(self, note: str = "") -> None:
         epoch, seconds = self.table.epoch_after(self.step), self.watch.seconds
-        self._tell(Progress(self.folder.path.name, self.step, self.table.steps, epoch, seconds, dict(self.said), note))
+        self._tell(Progress(self.folder.name, self.step, self.table.steps, epoch, seconds, dict(self.said), note))
 
     def _evaluate(self) -> None:
         with self._at_rest() as model, self.engine.arithmetic():
@@ -267,13 +265,9 @@ class Run:
             self.events.close()
 
     def _stop(self, bad: int) -> None:
-        """Run the failing step again, with the weights that it had, and name the place."""
-        for value in self.task.state().values():
-            if value.is_floating_point():
-                value.nan_to_num_(0.0, 0.0, 0.0)  # what the failing step left there for the next
+        """Say where the loss of step `bad` went wrong, and end."""
         before = self.table.batches_before(bad)
-        origins = (self._origin(before + number) for number in range(self.table.passes_of(bad)))
-        origin = next((words for words in origins if words), "no layer that shows it when run again")
+        origin = where_it_began(self.engine, range(before, before + self.table.passes_of(bad)))
         kept = self.checkpoints.names()
         self._write_manifest("stopped", reason=f"loss not finite in step {bad}, from {origin}")
         if self.events is not None:
@@ -281,17 +275,6 @@ class Run:
         kept_words = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint yet"
         hint = f"a lower --set lr or a longer --set warmup; {kept_words} in {self.folder.checkpoints}"
         raise LossNotFiniteError(str(expected(f"a finite loss in step {bad}", f"NaN or Inf, first in {origin}", hint)))
-
-    def _origin(self, batch: int) -> str | None:
-        """Where micro-batch number `batch` goes wrong, the same on every process."""
-        self.task.begin(batch)
-        model = unwrapped(self.engine.model).train()
-
-        def loss() -> torch.Tensor:
-            with self.engine.arithmetic():
-                return self.task.loss(model, torch.tensor(batch, device=self.place.device))
-
-        return find_origin(model, loss, self.place.agree)
 
     def _write_manifest(self, state: str, **more: Any) -> None:
         if not self.place.first:
@@ -319,8 +302,6 @@ class Run:
 
 
 def _named(device: torch.device) -> str:
-    return (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{device.type} ({platform.processor() or platform.machine()})"
-    )
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.processor() or platform.machine()})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 from unsmooth.errors import expected
 from unsmooth.training.config import Config
@@ -44,10 +46,24 @@ class Timetable:
             return self.passes
         return min(self.passes, 1 + math.floor(step * self.passes / (self.ramp + self.passes / 2)))
 
+    @cached_property
+    def _ramped(self) -> list[int]:
+        """Micro-batches before each step of the ramp, and before the first step after it."""
+        return [0, *accumulate(self.passes_of(step) for step in range(self.ramp))]
+
     def batches_before(self, step: int) -> int:
-        """Micro-batches before step number `step`."""
-        ramped = sum(self.passes_of(one) for one in range(min(step, self.ramp)))
-        return ramped + max(0, step - self.ramp) * self.passes
+        """Micro-batches before step number `step`.
+
+        >>> table = Timetable(10, 100, 4, 0, frozenset(), frozenset(), frozenset(), ramp=6)
+        >>> [table.batches_before(step) for step in (0, 1, 6, 8)]
+        [0, 1, 12, 20]
+        """
+        return self._ramped[min(step, self.ramp)] + max(0, step - self.ramp) * self.passes
+
+    @cached_property
+    def due(self) -> frozenset[int]:
+        """Steps after which there is more to do than to go on."""
+        return self.evaluations | self.measurements | self.checkpoints
 
     def epoch_after(self, step: int) -> float:
         """Epochs that are over after `step` steps."""

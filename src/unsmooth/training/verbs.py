@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.randomise import private_randomness
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
@@ -18,6 +19,8 @@ from unsmooth.training.plain import paths
 from unsmooth.training.run import Progress, Run
 
 Tell = Callable[[Progress], None]
+AT_ONCE = 4
+"""Runs that share a GPU at a time: more of them wait for each other rather than for the host."""
 
 
 def train(config: Config, out: str | Path, *, seeds: int = 1, tell: Tell = lambda _: None) -> list[RunFolder]:
@@ -32,17 +35,43 @@ def train(config: Config, out: str | Path, *, seeds: int = 1, tell: Tell = lambd
     Returns:
         The folders of the runs.
     """
-    folders = (
-        [RunFolder(out)] if seeds == 1 else [RunFolder(Path(out) / f"seed-{config.seed + one}") for one in range(seeds)]
-    )
-    configs = [dataclasses.replace(config, seed=config.seed + one) for one in range(seeds)]
-    with take_place(config.engine.device) as place:
+    return train_all({".": config}, out, seeds=seeds, tell=tell)
+
+
+def train_all(
+    configs: Mapping[str, Config], out: str | Path, *, seeds: int = 1, tell: Tell = lambda _: None
+) -> list[RunFolder]:
+    """Several runs, such as one with a remedy and one without: on one GPU, up to `AT_ONCE` of them side by side.
+
+    Args:
+        configs: Name of a folder below `out` to what is trained in it.
+        out: Folder of the runs.
+        seeds: How many runs of each, in folders "seed-0", "seed-1" … below.
+        tell: Called with every `Progress`.
+    """
+    wanted = {
+        Path(out) / name / (f"seed-{config.seed + one}" if seeds > 1 else "."): replace(config, seed=config.seed + one)
+        for name, config in configs.items()
+        for one in range(seeds)
+    }
+    runs = [(config, RunFolder(path, _called(path, Path(out)))) for path, config in wanted.items()]
+    with take_place(runs[0][0].engine.device) as place:
         if place.first:
-            for one, folder in zip(configs, folders, strict=True):
-                folder.create(one)
+            for config, folder in runs:
+                folder.create(config)
         place.wait()
-        _carry_out(configs, folders, place, tell)
-    return folders
+        try:
+            _carry_out(runs, place, tell)
+        except UnsmoothError:
+            for _, folder in runs if place.first else ():
+                folder.forget_unbegun()
+            raise
+    return [folder for _, folder in runs]
+
+
+def _called(path: Path, out: Path) -> str:
+    """What a run is called: its path below `out`, or the name of `out` where it is the only one."""
+    return out.name if path == out else path.relative_to(out).as_posix()
 
 
 def resume(out: str | Path, *, config: Config | None = None, tell: Tell = lambda _: None) -> list[RunFolder]:
@@ -57,14 +86,14 @@ def resume(out: str | Path, *, config: Config | None = None, tell: Tell = lambda
     configs = [folder.config() for folder in folders]
     if config is not None:
         for found, folder in zip(configs, folders, strict=True):
-            _check_same(found, dataclasses.replace(config, seed=found.seed), folder)
-    left = [(one, folder) for one, folder in zip(configs, folders, strict=True) if not folder.finished]
+            _check_same(found, replace(config, seed=found.seed), folder)
     for folder in folders:
         if folder.finished:
             _tell_finished(folder, tell)
+    left = [(one, folder) for one, folder in zip(configs, folders, strict=True) if not folder.finished]
     if left:
         with take_place(configs[0].engine.device) as place:
-            _carry_out([one for one, _ in left], [folder for _, folder in left], place, tell)
+            _carry_out(left, place, tell)
     return folders
 
 
@@ -72,12 +101,15 @@ def _tell_finished(folder: RunFolder, tell: Tell) -> None:
     known = folder.manifest()
     steps = int(known["steps"])
     note = f"{folder.path} is finished: all its {steps:,} steps were taken before, and nothing was changed."
-    tell(Progress(folder.path.name, steps, steps, 0.0, float(known["seconds"]), dict(known["last"]), note))
+    tell(Progress(folder.name, steps, steps, 0.0, float(known["seconds"]), dict(known["last"]), note))
 
 
 def _runs_in(out: Path) -> list[RunFolder]:
-    inner = sorted(path.parent for path in out.glob("seed-*/config.json"))
-    return [RunFolder(path) for path in inner] if inner and not (out / "config.json").exists() else [RunFolder(out)]
+    """The run in `out`, or the runs one and two folders below it: seeds, variants, seeds of variants."""
+    inside = sorted(path.parent for pattern in ("*/config.json", "*/*/config.json") for path in out.glob(pattern))
+    if (out / "config.json").exists() or not inside:
+        return [RunFolder(out)]
+    return [RunFolder(path, _called(path, out)) for path in inside]
 
 
 def _check_same(found: Config, wanted: Config, folder: RunFolder) -> None:
@@ -93,19 +125,20 @@ def _at(settings: object, path: str) -> object:
     return settings
 
 
-def _carry_out(configs: Sequence[Config], folders: Sequence[RunFolder], place: Place, tell: Tell) -> None:
+def _carry_out(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell) -> None:
+    at_once = AT_ONCE if place.device.type == "cuda" and place.ranks == 1 else 1
     with ExitStack() as stack:
-        for folder in folders if place.first else ():
+        for _, folder in runs if place.first else ():
             stack.enter_context(folder.held())
-        # What draws from torch's generator after all draws the same, whatever was drawn before.
-        stack.enter_context(private_randomness(configs[0].seed))
-        stack.enter_context(reproducible(configs[0]))
-        stack.enter_context(memory_in_words(configs[0], place))
-        if place.device.type == "cuda" and place.ranks == 1:
-            side_by_side([Run(one, folder, place, tell) for one, folder in zip(configs, folders, strict=True)])
-        else:
-            for one, folder in zip(configs, folders, strict=True):
-                side_by_side([Run(one, folder, place, tell)])
+        for start in range(0, len(runs), at_once):
+            _together(runs[start : start + at_once], place, tell)
+
+
+def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell) -> None:
+    config = runs[0][0]
+    # What draws from torch's generator after all draws the same, whatever was drawn before.
+    with private_randomness(config.seed), reproducible(config), memory_in_words(config, place):
+        side_by_side([Run(one, folder, place, tell) for one, folder in runs])
 
 
 def side_by_side(runs: Sequence[Run]) -> None:
@@ -126,7 +159,9 @@ def side_by_side(runs: Sequence[Run]) -> None:
 def reproducible(config: Config) -> Iterator[None]:
     """Where the run asks for it, only kernels that give the same bits every time."""
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(before or config.engine.deterministic)
+    if config.engine.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
+        torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
