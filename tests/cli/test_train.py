@@ -68,7 +68,7 @@ def test_show_prints_every_setting(capsys):
     ("words", "said"),
     [
         (["train"], "Expected a recipe or --resume DIR but got neither."),
-        (["train", "vit_cifar1OO"], "Did you mean 'vit_cifar100'?"),
+        (["train", "cram_brt"], "Did you mean 'cram_bert'?"),
         (["train", "vit_cifar100", "--size", "huge"], "Expected a known size but got 'huge'."),
         (["train", "vit_cifar100", "--set", "lr"], "Expected --set KEY=VALUE but got 'lr'."),
         (["train", "vit_cifar100", "--set", "learningrate=1"], "Expected a known setting but got 'learningrate'."),
