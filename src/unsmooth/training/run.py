@@ -117,8 +117,11 @@ class Run:
             self.spectra.cut(-1 if found is None else self.step)
             self.events = Events(self.folder.path / "events", after=self.step)
             self._write_manifest("running")
-        if self.task.describe()["synthetic"]:
-            self._show(f"There is no data for {self.config.data.name!r} here: what it learns from is made up.")
+        wanted = self.config.data.name
+        if self.task.describe()["synthetic"] and wanted != "synthetic":
+            self._show(
+                f"There is no data/{wanted} here: this run learns from made-up data. `unsmooth data get` has some."
+            )
         for name in self.checkpoints.passed_over:
             self._show(f"{name} is not whole and was passed over; the run goes on from step {self.step}.")
 
