@@ -119,9 +119,7 @@ class Run:
             self._write_manifest("running")
         wanted = self.config.data.name
         if self.task.describe()["synthetic"] and wanted != "synthetic":
-            self._show(
-                f"There is no data/{wanted} here: this run learns from made-up data. `unsmooth data get` has some."
-            )
+            self._show(f"There is no data/{wanted} here: this run learns from made-up data; see `unsmooth data get`.")
         for name in self.checkpoints.passed_over:
             self._show(f"{name} is not whole and was passed over; the run goes on from step {self.step}.")
 
@@ -187,6 +185,8 @@ class Run:
             self._measure_if_due()
             if self.step in self.table.checkpoints:
                 self.save()
+        if self.step in self.table.due:
+            self._since = (self.step, self.watch.seconds)  # looking and saving is no part of the speed of training
 
     def _log(self) -> None:
         engine, (since, then) = self.engine, self._since
