@@ -6,6 +6,7 @@ Where the right one of several candidates is asked for (COPA), each candidate ge
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -70,6 +71,7 @@ class SuperGlueTask(Task):
         check_vocabulary(self.tokenizer.vocabulary, encoder.config.vocabulary)
         self._most = encoder.config.length
         self.train_rows, self.test_rows = self._encoded()
+        self._digest = hashlib.sha256(repr((self.train, self.test)).encode()).hexdigest()
         self.order = Order(len(self.train), share, config.seed, place)
         self._dropping = keyed.stream(config.seed, "drop")
 
@@ -155,7 +157,7 @@ class SuperGlueTask(Task):
         return {
             "name": f"superglue/{self.glue.name}",
             "synthetic": False,
-            "digest": "",
+            "digest": self._digest,
             "train": len(self.train),
             "test": len(self.test),
             "length": self.train_rows.ids.shape[2],
