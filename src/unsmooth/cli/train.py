@@ -49,7 +49,7 @@ def train(
 ) -> int:
     """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
     from unsmooth import training
-    from unsmooth.cli.train_progress import TrainProgress
+    from unsmooth.cli.train_progress import shown_progress
 
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
@@ -62,7 +62,7 @@ def train(
         return 0
     if seeds < 1:
         raise expected("at least one seed", seeds, "--seeds 1")
-    with TrainProgress(quiet=quiet or as_json) as tell:
+    with shown_progress(quiet=quiet or as_json) as tell:
         if resume is not None:
             folders = training.resume(resume, config=config, tell=tell)
         else:

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
     from unsmooth.training import Progress
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -29,7 +32,7 @@ def TrainProgress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def _bars(console: object) -> Iterator[Callable[[Progress], None]]:
+def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -41,37 +44,40 @@ def _bars(console: object) -> Iterator[Callable[[Progress], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[said]}"),
     )
-    with Bars(*columns, console=console) as bars:  # type: ignore[arg-type]
-        rows: dict[str, int] = {}
+    with Bars(*columns, console=console) as bars:
+        rows: dict[str, TaskID] = {}
 
         def tell(progress: Progress) -> None:
             if progress.note:
                 bars.console.print(progress.note, highlight=False, soft_wrap=True)
             if progress.name not in rows:
                 rows[progress.name] = bars.add_task(progress.name, total=progress.steps, said="")
-            bars.update(rows[progress.name], completed=progress.step, said=in_words(progress))  # type: ignore[arg-type]
+            bars.update(rows[progress.name], completed=progress.step, said=in_words(progress))
 
         yield tell
 
 
 @contextmanager
-def _lines(console: object) -> Iterator[Callable[[Progress], None]]:
+def _lines(console: Console) -> Iterator[Callable[[Progress], None]]:
     last: dict[str, float] = {}
 
     def tell(progress: Progress) -> None:
         if progress.note:
-            console.print(progress.note, highlight=False, soft_wrap=True)  # type: ignore[attr-defined]
+            console.print(progress.note, highlight=False, soft_wrap=True)
         now = time.monotonic()
         if now - last.get(progress.name, 0.0) < _SECONDS_BETWEEN_LINES and progress.step < progress.steps:
             return
         last[progress.name] = now
-        left = progress.seconds * (progress.steps / max(1, progress.step) - 1)
-        said = (
-            f"{progress.name}: step {progress.step:,} of {progress.steps:,}, {left:,.0f} s left, {in_words(progress)}"
-        )
-        console.print(said, highlight=False, soft_wrap=True)  # type: ignore[attr-defined]
+        console.print(f"{progress.name}: {_so_far(progress)}", highlight=False, soft_wrap=True)
 
     yield tell
+
+
+def _so_far(progress: Progress) -> str:
+    parts = [f"step {progress.step:,} of {progress.steps:,}"]
+    if progress.step:
+        parts.append(f"{progress.seconds * (progress.steps / progress.step - 1):,.0f} s left")
+    return ", ".join([*parts, *filter(None, [in_words(progress)])])
 
 
 def in_words(progress: Progress) -> str:
