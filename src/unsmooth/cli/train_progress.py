@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def TrainProgress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def shown_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Yields what to call with every `Progress`."""
     from unsmooth.training.place import is_first_process
 
