@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,13 +11,13 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.remedies.specification import apply_wishes, parse_remedies
-from unsmooth.scanning.manifest import describe_versions
 from unsmooth.training.anomaly import where_it_began
 from unsmooth.training.capture import Replay
 from unsmooth.training.checkpoint import Checkpoints
 from unsmooth.training.config import Config
 from unsmooth.training.finishing import write_final
-from unsmooth.training.folder import Events, Lines, RunFolder, Watchmaker
+from unsmooth.training.folder import RunFolder
+from unsmooth.training.journal import Journal, Progress
 from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
 from unsmooth.training.resting import Rest
@@ -35,19 +33,6 @@ class LossNotFiniteError(UnsmoothError):
     """The loss became NaN or Inf; the message says where, and the last good checkpoint is kept."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is, for whoever shows it; `note` is something out of the ordinary, in words."""
-
-    name: str
-    step: int
-    steps: int
-    epoch: float
-    seconds: float
-    said: dict[str, float]
-    note: str = ""
-
-
 class Run:
     """A run that moves one step at a time, so that several may share a device.
 
@@ -61,7 +46,7 @@ class Run:
     def __init__(
         self, config: Config, folder: RunFolder, place: Place, tell: Callable[[Progress], None] = lambda _: None
     ) -> None:
-        self.config, self.folder, self.place, self._tell = config, folder, place, tell
+        self.config, self.folder, self.place = config, folder, place
         share = share_of(config, place.ranks)
         self.task = TASKS[config.task](config, place, share)
         self.table: Timetable = timetable(config, self.task.batches, share, place.ranks)
@@ -80,8 +65,8 @@ class Run:
         )
         self._at_rest = Rest(self.engine, self._built)
         self.checkpoints = Checkpoints(folder.checkpoints)
-        self.log, self.spectra = Lines(folder.path / "log.jsonl"), Lines(folder.path / "spectra.jsonl")
-        self.step, self.said = 0, dict[str, float]()
+        self.journal = Journal(folder, self.table, place, tell)
+        self.step = 0
         self._take_up()
 
     def _check_class_of_task(self) -> None:
@@ -109,19 +94,19 @@ class Run:
                 about = load_checkpoint(self.engine, found)
                 self.step = found.step
                 self._check_taken_up(about)
-        self.watch, self.said = Watchmaker(about["seconds"]), dict(about["said"])
-        self._since = (self.step, self.watch.seconds)
-        self.events: Events | None = None
-        if self.place.first:
-            self.log.cut(-1 if found is None else self.step)
-            self.spectra.cut(-1 if found is None else self.step)
-            self.events = Events(self.folder.path / "events", after=self.step)
-            self._write_manifest("running")
+        self.journal.open(None if found is None else self.step, about["seconds"], about["said"])
+        self._since = (self.step, self.journal.watch.seconds)
+        self._write_manifest("running")
+        for words in self._out_of_the_ordinary():
+            self.journal.show(self.step, words)
+
+    def _out_of_the_ordinary(self) -> Iterator[str]:
+        """What whoever started the run should know."""
         wanted = self.config.data.name
         if self.task.describe()["synthetic"] and wanted != "synthetic":
-            self._show(f"There is no data/{wanted} here: this run learns from made-up data; see `unsmooth data get`.")
+            yield f"There is no data/{wanted} here: this run learns from made-up data; see `unsmooth data get`."
         for name in self.checkpoints.passed_over:
-            self._show(f"{name} is not whole and was passed over; the run goes on from step {self.step}.")
+            yield f"{name} is not whole and was passed over; the run goes on from step {self.step}."
 
     def _check_taken_up(self, about: dict[str, Any]) -> None:
         """Refuse to go on with other data, or with a number of processes that makes other batches."""
@@ -186,7 +171,10 @@ class Run:
             if self.step in self.table.checkpoints:
                 self.save()
         if self.step in self.table.due:
-            self._since = (self.step, self.watch.seconds)  # looking and saving is no part of the speed of training
+            self._since = (
+                self.step,
+                self.journal.watch.seconds,
+            )  # looking and saving is no part of the speed of training
 
     def _log(self) -> None:
         engine, (since, then) = self.engine, self._since
@@ -202,7 +190,7 @@ class Run:
             self._stop(bad)
         engine.loss_sum.zero_()
         engine.norm_sum.zero_()
-        now = self.watch.seconds
+        now = self.journal.watch.seconds
         speed = (self.table.batches_before(self.step) - self.table.batches_before(since)) * self.task.share
         numbers = {
             "loss": loss / count,
@@ -211,20 +199,7 @@ class Run:
             "samples_per_second": speed * self.place.ranks / max(now - then, 1e-9),
         }
         self._since = (self.step, now)
-        self._note("train", numbers)
-
-    def _note(self, kind: str, numbers: dict[str, Any]) -> None:
-        epoch = self.table.epoch_after(self.step)
-        values = {name: value for name, value in numbers.items() if isinstance(value, float)}
-        self.said |= {f"{kind}/{name}": value for name, value in values.items()}
-        if self.events is not None:
-            self.log.add(kind=kind, step=self.step, epoch=epoch, **numbers)
-            self.events.add(self.step, **{f"{kind}/{name}": value for name, value in values.items()})
-        self._show()
-
-    def _show(self, note: str = "") -> None:
-        epoch, seconds = self.table.epoch_after(self.step), self.watch.seconds
-        self._tell(Progress(self.folder.name, self.step, self.table.steps, epoch, seconds, dict(self.said), note))
+        self.journal.note("train", self.step, numbers)
 
     def _evaluate(self) -> None:
         with self._at_rest() as model, self.engine.arithmetic():
@@ -232,7 +207,7 @@ class Run:
         if self.engine.average:
             with self._at_rest(average=True) as model, self.engine.arithmetic():
                 found |= {f"average_{name}": value for name, value in self.task.evaluate(model).items()}
-        self._note("evaluation", found)
+        self.journal.note("evaluation", self.step, found)
 
     def _measure_if_due(self) -> None:
         if self.step not in self.table.measurements:
@@ -243,20 +218,18 @@ class Run:
             lines = measure_spectra(model)
         if self.place.first:
             found.save(self.folder.path / "scans" / name)
-            self.spectra.add(step=self.step, epoch=self.table.epoch_after(self.step), layers=lines)
-        self._note("measurement", {"scan": f"scans/{name}"})
+        self.journal.note_spectra(self.step, lines)
+        self.journal.note("measurement", self.step, {"scan": f"scans/{name}"})
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""
         about = {
-            "seconds": self.watch.seconds,
-            "said": self.said,
+            "seconds": self.journal.watch.seconds,
+            "said": self.journal.said,
             "data": self.task.describe().get("digest"),
             "processes": self.place.ranks,
         }
-        if self.place.first:
-            self.log.sync()
-            self.spectra.sync()
+        self.journal.sync()
         save_checkpoint(self.engine, self.checkpoints, self.step, about)
 
     def finish(self) -> None:
@@ -264,8 +237,7 @@ class Run:
         with self.stream():
             write_final(self.engine, self._at_rest, self.folder)
         self._write_manifest("finished")
-        if self.events is not None:
-            self.events.close()
+        self.journal.close()
 
     def _stop(self, bad: int) -> None:
         """Say where the loss of step `bad` went wrong, and end."""
@@ -273,38 +245,11 @@ class Run:
         origin = where_it_began(self.engine, range(before, before + self.table.passes_of(bad)))
         kept = self.checkpoints.names()
         self._write_manifest("stopped", reason=f"loss not finite in step {bad}, from {origin}")
-        if self.events is not None:
-            self.events.close()
+        self.journal.close()
         kept_words = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint yet"
         hint = f"a lower --set lr or a longer --set warmup; {kept_words} in {self.folder.checkpoints}"
         raise LossNotFiniteError(str(expected(f"a finite loss in step {bad}", f"NaN or Inf, first in {origin}", hint)))
 
     def _write_manifest(self, state: str, **more: Any) -> None:
-        if not self.place.first:
-            return
-        self.folder.write_manifest(
-            {
-                "versions": describe_versions(),
-                "device": _named(self.place.device),
-                "processes": self.place.ranks,
-                "recipe": self.config.recipe,
-                "size": self.config.size,
-                "seed": self.config.seed,
-                "remedies": list(self.config.remedies),
-                "data": self.task.describe(),
-                "parameters": self.parameters,
-                "captured": self.replay is not None,
-                "steps": self.table.steps,
-                "done": self.step,
-                "seconds": self.watch.seconds,
-                "state": state,
-                "last": self.said,
-                **more,
-            }
-        )
-
-
-def _named(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.processor() or platform.machine()})"
+        about = {"data": self.task.describe(), "parameters": self.parameters, "captured": self.replay is not None}
+        self.journal.write_manifest(state, self.step, self.config, **about, **more)

@@ -14,9 +14,10 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.randomise import private_randomness
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
+from unsmooth.training.journal import Progress
 from unsmooth.training.place import Place, take_place
 from unsmooth.training.plain import paths
-from unsmooth.training.run import Progress, Run
+from unsmooth.training.run import Run
 
 Tell = Callable[[Progress], None]
 AT_ONCE = 4
