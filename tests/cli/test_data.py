@@ -31,6 +31,14 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_git_leaves_a_new_data_folder_alone_and_an_old_one_as_it_is(source: Path) -> None:
+    assert run(["data", "get", "enwik8", "--from", str(source)]) == 0
+    assert Path("data/.gitignore").read_text() == "*\n"
+    Path("mine").mkdir()
+    assert run(["data", "get", "enwik8", "--from", str(source), "--out", "mine"]) == 0
+    assert not Path("mine/.gitignore").exists()
+
+
 def test_get_then_ls(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["data", "get", "enwik8", "--from", str(source)]) == 0
     printed = capsys.readouterr()

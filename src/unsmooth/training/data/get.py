@@ -33,6 +33,8 @@ Progress = Callable[[int, int | None], None]
 def get(name: str, source: str | None = None, out: Path = Path("data"), progress: Progress | None = None) -> Path:
     """Prepare ``out/name`` and return it; what was there is replaced at the very end.
 
+    A data folder that is made on the way tells git to leave it alone.
+
     Args:
         name: "cifar100", "cifar10", "superglue" or "enwik8".
         source: A folder, an archive, a file, or the name of a Hugging Face data set; None for the official address.
@@ -40,7 +42,7 @@ def get(name: str, source: str | None = None, out: Path = Path("data"), progress
         progress: Called with the bytes downloaded so far and in all.
     """
     wanted = card(name)
-    folder = out / name
+    folder, fresh = out / name, not out.exists()
     check_room(folder)
     with whole_folder(folder, replace=True) as draft:
         # What is unpacked on the way lies in the draft too: it vanishes with it, whatever happens.
@@ -51,6 +53,8 @@ def get(name: str, source: str | None = None, out: Path = Path("data"), progress
             facts = _fill(wanted, place, draft, held)
         shutil.rmtree(held)
         _describe(draft, wanted, origin, facts)
+    if fresh:
+        write_whole(out / ".gitignore", "*\n")
     return folder
 
 
