@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -137,9 +138,12 @@ def _carry_out(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tel
 
 def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell) -> None:
     config = runs[0][0]
-    # What draws from torch's generator after all draws the same, whatever was drawn before.
-    with private_randomness(config.seed), reproducible(config), memory_in_words(config, place):
-        side_by_side([Run(one, folder, place, tell) for one, folder in runs])
+    with warnings.catch_warnings(), reproducible(config), memory_in_words(config, place):
+        # Said of every sharded block; nothing here is written in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        # What draws from torch's generator after all draws the same, whatever was drawn before.
+        with private_randomness(config.seed):
+            side_by_side([Run(one, folder, place, tell) for one, folder in runs])
 
 
 def side_by_side(runs: Sequence[Run]) -> None:
