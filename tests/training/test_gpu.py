@@ -58,7 +58,8 @@ def test_taken_up_to_the_bit(tmp_path: Path, remedies: tuple[str, ...], monkeypa
     (whole,) = train(config, tmp_path / "whole")
     broken = RunFolder(tmp_path / "broken")
     broken.create(config)
-    from unsmooth.training.verbs import reproducible, resume
+    from unsmooth.training.driving import reproducible
+    from unsmooth.training.verbs import resume
 
     with reproducible(config):
         run = Run(config, broken, Place(torch.device("cuda")))

@@ -42,6 +42,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as optimiser.lr=1e-3; may be repeated."),
     ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many; --resume goes on.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print all settings as JSON and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
@@ -64,11 +65,12 @@ def train(
         raise expected("at least one seed", seeds, "--seeds 1")
     with shown_progress(quiet=quiet or as_json) as tell:
         if resume is not None:
-            folders = training.resume(resume, config=config, tell=tell)
+            folders = training.resume(resume, config=config, minutes=minutes, tell=tell)
         else:
             assert config is not None
             where = out or Path("runs") / config.recipe
-            folders = training.train_all(_variants(config, variants or []), where, seeds=seeds, tell=tell)
+            wanted = _variants(config, variants or [])
+            folders = training.train_all(wanted, where, seeds=seeds, minutes=minutes, tell=tell)
     _finish(folders, as_json, quiet)
     return 0
 
@@ -130,7 +132,9 @@ def _finish(folders: list[RunFolder], as_json: bool, quiet: bool) -> None:
         typer.echo(json.dumps([{"folder": str(one.path), **one.manifest()} for one in folders]))
     elif not quiet:
         for folder in folders:
-            typer.echo(f"{folder.final}: load it with unsmooth.load, scan it with `unsmooth scan`")
+            left = f"{folder.path}: not finished, `unsmooth train --resume {folder.path}` goes on"
+            done = f"{folder.final}: load it with unsmooth.load, scan it with `unsmooth scan`"
+            typer.echo(done if folder.finished else left)
         for page in filter(None, pages):
             typer.echo(f"{page}: the {'run' if len(folders) == 1 else 'runs'} as a page")
 

@@ -87,7 +87,7 @@ class Journal:
             self._events.close()
 
     def write_manifest(self, state: str, step: int, config: Config, **more: Any) -> None:
-        """What the run is and how far it came: `state` is "running", "finished" or "stopped"."""
+        """What the run is and how far it came: `state` is "running", "paused", "finished" or "stopped"."""
         if not self.place.first:
             return
         self.folder.write_manifest(

@@ -163,7 +163,7 @@ class Run:
 
     def _after_step(self) -> None:
         with self.stream():
-            if self.step % self.config.log_every == 0 or self.step in self.table.due:
+            if self.may_pause:
                 self._log()
             if self.step in self.table.evaluations:
                 self._evaluate()
@@ -231,6 +231,20 @@ class Run:
         }
         self.journal.sync()
         save_checkpoint(self.engine, self.checkpoints, self.step, about)
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether nothing is half counted: a pause here leaves no trace in the log."""
+        return self.step % self.config.log_every == 0 or self.step in self.table.due
+
+    def pause(self) -> None:
+        """Save, and leave the rest for another time."""
+        with self.stream():
+            if self.step not in self.table.checkpoints:
+                self.save()
+        self._write_manifest("paused")
+        self.journal.close()
+        self.journal.show(self.step, f"{self.folder.name} pauses after step {self.step:,} of {self.table.steps:,}.")
 
     def finish(self) -> None:
         """Write the trained model, and say that the run is over."""

@@ -58,7 +58,7 @@ class TrainedRun:
 
     @property
     def state(self) -> str:
-        """One of "running", "finished" and "stopped"; empty where the manifest does not say."""
+        """One of "running", "paused", "finished" and "stopped"; empty where the manifest does not say."""
         return str(self.manifest.get("state") or "")
 
     @property

@@ -197,6 +197,7 @@ def banners_of(variant: Variant) -> list[tuple[str, str]]:
         )
     for state, rest in (
         ("running", "had not ended when this page was written."),
+        ("paused", "was paused, to be resumed."),
         ("stopped", "stopped before its end."),
     ):
         found = [run for run in variant.runs if run.state == state]

@@ -1,0 +1,100 @@
+"""Taking runs to their end: which of them share a device, for how long, and what is said where memory runs out."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from unsmooth.errors import expected
+from unsmooth.models.randomise import private_randomness
+from unsmooth.training.config import Config
+from unsmooth.training.folder import RunFolder
+from unsmooth.training.journal import Progress
+from unsmooth.training.place import Place
+from unsmooth.training.run import Run
+
+Tell = Callable[[Progress], None]
+AT_ONCE = 4
+"""Runs that share a GPU at a time: more of them wait for each other rather than for the host."""
+
+
+def carry_out(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, minutes: float | None = None) -> None:
+    """Take runs to their end, or for so many minutes; those whose turn does not come wait for a resume."""
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    at_once = AT_ONCE if place.device.type == "cuda" and place.ranks == 1 else 1
+    with ExitStack() as stack:
+        for _, folder in runs if place.first else ():
+            stack.enter_context(folder.held())
+        for start in range(0, len(runs), at_once):
+            if start == 0 or not late(end, place):
+                _together(runs[start : start + at_once], place, tell, end)
+
+
+def late(end: float | None, place: Place) -> bool:
+    """Whether the time is up for any process; all of them have to ask."""
+    return end is not None and place.anywhere(time.monotonic() > end)
+
+
+def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, end: float | None) -> None:
+    config = runs[0][0]
+    with warnings.catch_warnings(), reproducible(config), memory_in_words(config, place):
+        # Said of every sharded block; nothing here is written in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        # What draws from torch's generator after all draws the same, whatever was drawn before.
+        with private_randomness(config.seed):
+            side_by_side([Run(one, folder, place, tell) for one, folder in runs], end)
+
+
+def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
+    """Move all runs on in turn until each is done, or paused because the time is up; on a GPU their steps overlap."""
+    going = list(runs)
+    while going:
+        for run in list(going):
+            if not run.done:
+                run.advance()  # at least once, however little time there is
+            if run.done:
+                run.finish()
+            elif run.may_pause and late(end, run.place):
+                run.pause()
+            else:
+                continue
+            going.remove(run)
+
+
+@contextmanager
+def reproducible(config: Config) -> Iterator[None]:
+    """Where the run asks for it, only kernels that give the same bits every time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if config.engine.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def memory_in_words(config: Config, place: Place) -> Iterator[None]:
+    """Say what to lower where memory runs out."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _too_large(config, place) from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise _too_large(config, place) from error
+
+
+def _too_large(config: Config, place: Place) -> Exception:
+    share = config.micro_batch or config.batch // place.ranks
+    what = f"memory for {share} samples at a time on {place.device}"
+    hints = [f"--set micro_batch={share // 2}, which adds up to the same batch"] if share > 1 else []
+    hints += ["--set precision=bfloat16"] if config.engine.precision != "bfloat16" else []
+    return expected(what, "too little", ", or ".join(hints or ["a smaller network"]))
