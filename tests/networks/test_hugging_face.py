@@ -25,6 +25,7 @@ EXPRESSIBLE = {
     "bert, sinusoids": replace(BERT, positions="sinusoidal", mlp_bias=False),
     "bert, scaled sinusoids": replace(BERT, positions="scaled_sinusoidal", qkv_bias=False),
     "gpt2": GPT2,
+    "gpt2, relu": replace(GPT2, activation="relu"),
     "gpt2, tanh, untied": replace(GPT2, activation="gelu_tanh", tied=False, positions="sinusoidal"),
 }
 THEIRS: dict[str, Any] = {
@@ -149,8 +150,8 @@ def test_remedies_are_refused() -> None:
 def test_what_we_cannot_say_is_refused() -> None:
     with pytest.raises(UnsmoothError, match="one of ViTForImageClassification"):
         networks.from_hugging_face(transformers.BertModel(_config("Bert", vocab_size=40)))
-    with pytest.raises(UnsmoothError, match="'relu'"):
-        networks.from_hugging_face(transformers.BertForMaskedLM(_config("Bert", vocab_size=40, hidden_act="relu")))
+    with pytest.raises(UnsmoothError, match="'silu'"):
+        networks.from_hugging_face(transformers.BertForMaskedLM(_config("Bert", vocab_size=40, hidden_act="silu")))
     scaled = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, scale_attn_by_inverse_layer_idx=True)
     with pytest.raises(UnsmoothError, match="scale_attn_by_inverse_layer_idx=False"):
         networks.from_hugging_face(transformers.GPT2LMHeadModel(scaled))

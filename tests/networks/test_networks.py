@@ -33,7 +33,7 @@ def streams_of(network: torch.nn.Module, inputs: Tensor, **call: Tensor) -> list
 
 
 @pytest.mark.parametrize("style", ["pre", "post", "peri"])
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "geglu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "geglu"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_are_what_is_written_out(style: str, activation: str, causal: bool) -> None:
     config = replace(ENCODER, norm=style, **({**CRAMMED} if activation == "geglu" else {"activation": activation}))
@@ -160,8 +160,25 @@ def test_classifiers_pool_real_tokens() -> None:
     ):
         network = networks.Classifier(encoder, 3, pooling).eval()
         assert torch.allclose(network(ids, mask), network.head(pooled), atol=1e-6)
+    with_pooler = networks.Classifier(encoder, 3, pooler=True).eval()
+    behind = torch.tanh(hidden[:, 0] @ with_pooler.pooler.weight.T + with_pooler.pooler.bias)
+    assert torch.allclose(with_pooler(ids, mask), with_pooler.head(behind), atol=1e-6)
     alone = networks.Classifier(encoder, 3, "mean").eval()(ids)
     assert alone.shape == (3, 3)
+
+
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+def test_output_dropout_drops_behind_the_last_norm(positions: str) -> None:
+    config = replace(DECODER, memory=0, positions=positions, dropout=0.5, output_dropout=True)
+    network, plain = networks.build(config).train(), networks.build(replace(config, output_dropout=False)).train()
+    plain.load_state_dict(network.state_dict())
+    ids = inputs_of(network)
+    keys = torch.arange(len(ids))
+    dropped, whole = network.hidden(ids, keys=keys)[0], plain.hidden(ids, keys=keys)[0]
+    kept = dropped != 0
+    assert torch.allclose(dropped[kept], 2 * whole[kept])
+    assert 0.3 < kept.float().mean() < 0.7
+    assert torch.allclose(network.eval().hidden(ids)[0], plain.eval().hidden(ids)[0])
 
 
 def test_a_scan_has_the_numbers_of_the_blocks() -> None:

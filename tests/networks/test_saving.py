@@ -35,7 +35,7 @@ def test_comes_back_to_the_bit(config: networks.Config, dtype: torch.dtype, tmp_
 
 
 def test_a_classifier_comes_back(tmp_path: Path) -> None:
-    network = shaken(networks.Classifier(networks.Encoder(ENCODER), 3, pooling="mean"))
+    network = shaken(networks.Classifier(networks.Encoder(ENCODER), 3, pooling="mean", pooler=True))
     networks.save_network(network, tmp_path)
     again = unsmooth.load(tmp_path)
     ids = inputs_of(network.encoder)

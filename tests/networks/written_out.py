@@ -59,7 +59,8 @@ def mlp(x: Matrix, block: nn.Module, activation: str) -> Matrix:
     if activation == "geglu":
         value, gate = np.split(made, 2, axis=-1)
         return linear(value * gelu(gate), block.mlp.down)
-    return linear(gelu(made) if activation == "gelu" else gelu_tanh(made), block.mlp.down)
+    between = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": lambda numbers: np.maximum(numbers, 0)}[activation]
+    return linear(between(made), block.mlp.down)
 
 
 def run_block(x: Matrix, block: nn.Module, style: str, activation: str, seen: NDArray[np.bool_]) -> Matrix:

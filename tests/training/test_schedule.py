@@ -56,3 +56,9 @@ def test_triangular_rises_and_falls_in_straight_lines() -> None:
 
 def test_a_run_that_is_all_warmup_never_passes_the_highest() -> None:
     assert rates(Schedule(name="cosine"), 1.0, 8, 4) == pytest.approx([1 / 8, 2 / 8, 3 / 8, 4 / 8])
+
+
+def test_the_warm_up_may_begin_above_zero() -> None:
+    found = rates(Schedule(name="triangular", initial=0.25), 2.0, 3, 9)
+    rise = [2 * (0.25 + 0.75 * step / 3) for step in (1, 2, 3)]
+    assert found == pytest.approx([*rise, *(2 * (1 - step / 6) for step in range(6))], rel=1e-12)

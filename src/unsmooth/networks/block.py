@@ -31,6 +31,17 @@ def layer_norm(config: Stack) -> nn.LayerNorm:
     return nn.LayerNorm(config.dim, eps=config.eps, bias=config.norm_bias)
 
 
+def activated(x: Tensor, name: str) -> Tensor:
+    """What stands between two linear maps; of a gated MLP, what its gate goes through.
+
+    >>> activated(torch.tensor([-1.0, 1.0]), "relu"), activated(torch.tensor([-1.0, 1.0]), "gelu")
+    (tensor([0., 1.]), tensor([-0.1587,  0.8413]))
+    """
+    if name == "relu":
+        return F.relu(x)
+    return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+
+
 class Attention(nn.Module):
     """Attention with queries, keys and values from one product: `qkv` is (3, heads, head dim).
 
@@ -77,8 +88,7 @@ class Mlp(nn.Module):
 
     def __init__(self, config: Stack, layer: int) -> None:
         super().__init__()
-        self.gated = config.activation == "geglu"
-        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.gated, self.activation = config.activation == "geglu", config.activation
         self.up = nn.Linear(config.dim, config.hidden * (2 if self.gated else 1), bias=config.mlp_bias)
         self.down = nn.Linear(config.hidden, config.dim, bias=config.mlp_bias)
         self.hidden_dropout = Dropout(config.dropout, place_of(layer, "hidden"))
@@ -91,7 +101,7 @@ class Mlp(nn.Module):
             hidden, gate = hidden.chunk(2, dim=-1)
             hidden = hidden * F.gelu(gate)
         else:
-            hidden = F.gelu(hidden, approximate=self.approximate)
+            hidden = activated(hidden, self.activation)
         out: Tensor = self.dropout(self.down(self.hidden_dropout(hidden, keys)), keys)
         return out
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from unsmooth.errors import expected, unknown_name
 
 NORMS = ("pre", "post", "peri")
-ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
 POOLINGS = ("class", "mean")
 
 
@@ -23,7 +23,8 @@ class Stack:
         heads: Attention heads in each block.
         hidden: Width inside the MLP.
         norm: "pre" x + f(LN x), "post" LN(x + f x) or "peri" x + LN(f(LN x)).
-        activation: "gelu", "gelu_tanh" (its approximation in GPT-2) or "geglu" (gated; Shazeer 2020, arXiv 2002.05202).
+        activation: "gelu", "gelu_tanh" (its approximation in GPT-2), "relu" or "geglu" (gated; Shazeer 2020, arXiv
+            2002.05202).
         qkv_bias: Whether queries, keys and values have biases.
         out_bias: Whether attention's output projection has one.
         mlp_bias: Whether the MLP's maps have them, and the vocabulary logits of an `Encoder`.
@@ -156,6 +157,7 @@ class DecoderConfig(Stack):
         positions: "relative" (Dai et al.), "learned" or "sinusoidal".
         tied: Whether the logits use the matrix of the embeddings.
         embedding_scale: What token embeddings are multiplied by; Dai et al. have √dim.
+        output_dropout: Whether elements are dropped after the last block too, as Dai et al. do.
     """
 
     kind: ClassVar[str] = "decoder"
@@ -167,6 +169,7 @@ class DecoderConfig(Stack):
     positions: str = "relative"
     tied: bool = True
     embedding_scale: float = 1.0
+    output_dropout: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.networks.block import Blocks, layer_norm
+from unsmooth.networks.block import Blocks, layer_norm, place_of
 from unsmooth.networks.config import DecoderConfig
 from unsmooth.networks.dropping import Dropout, keys_for
 from unsmooth.networks.embedding import Positions, TextNetwork, sinusoids
@@ -43,6 +43,7 @@ class Decoder(TextNetwork, Initialised):
             self.position_bias = nn.Parameter(torch.zeros(config.heads, config.head_dim))
         self.stack: RelativeBlocks | Blocks = RelativeBlocks(config) if self.relative else Blocks(config, causal=True)
         self.norm = nn.Identity() if config.norm == "post" else layer_norm(config)
+        self.output_dropout = Dropout(config.dropout if config.output_dropout else 0.0, place_of(config.depth, "mlp"))
         self.start(seed)
 
     def forward(
@@ -80,12 +81,13 @@ class Decoder(TextNetwork, Initialised):
         if not self.relative:
             # Without padding there is no mask: torch is told that attention is causal.
             seen = None if real_BN is None else visible_keys(x_BND.shape[1], None, real_BN, x_BND.device)
-            return self.norm(self.stack(x_BND, seen, keys)), None
+            return self.output_dropout(self.norm(self.stack(x_BND, seen, keys)), keys), None
         sight = self._sight(visible_keys(x_BND.shape[1], memory, real_BN, x_BND.device))
         past = None if memory is None else memory.states
         x_BND, reads_LBND = self.stack(x_BND, real_BN, keys, sight=sight, past_LBMD=past)
         size = self.config.memory if memory is None else memory.states.shape[2]
-        return self.norm(x_BND), _remember(memory, reads_LBND, size) if size else None
+        x_BND = self.output_dropout(self.norm(x_BND), keys)
+        return x_BND, _remember(memory, reads_LBND, size) if size else None
 
     def _sight(self, seen: Tensor) -> Sight:
         far_to_near = torch.arange(seen.shape[-1], device=seen.device).flip(0)

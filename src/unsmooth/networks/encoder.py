@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import unknown_name
-from unsmooth.networks.block import Blocks, layer_norm
+from unsmooth.networks.block import Blocks, activated, layer_norm
 from unsmooth.networks.config import EncoderConfig
 from unsmooth.networks.dropping import Dropout, keys_for
 from unsmooth.networks.embedding import Positions, TextNetwork
@@ -69,17 +69,17 @@ class Encoder(TextNetwork, Initialised):
 
 
 class Transform(nn.Module):
-    """A linear map, GELU and a norm before the logits, as BERT has them."""
+    """A linear map, an activation and a norm before the logits, as BERT has them."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(config.dim, config.dim, bias=config.mlp_bias)
-        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.activation = config.activation
         self.norm = layer_norm(config)
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Each token by itself."""
-        out: Tensor = self.norm(nn.functional.gelu(self.linear(x_BND), approximate=self.approximate))
+        out: Tensor = self.norm(activated(self.linear(x_BND), self.activation))
         return out
 
 
@@ -90,6 +90,7 @@ class Classifier(nn.Module):
         encoder: Trained or not.
         classes: Logits.
         pooling: What is classified: the "first" token, or the "mean" over real tokens.
+        pooler: Whether a linear map and a tanh come before the last one, as in BERT.
         seed: The same seed gives the same head.
 
     Example:
@@ -98,7 +99,9 @@ class Classifier(nn.Module):
         torch.Size([1, 3])
     """
 
-    def __init__(self, encoder: Encoder, classes: int, pooling: str = "first", seed: int = 0) -> None:
+    def __init__(
+        self, encoder: Encoder, classes: int, pooling: str = "first", *, pooler: bool = False, seed: int = 0
+    ) -> None:
         super().__init__()
         if pooling not in ("first", "mean"):
             raise unknown_name("pooling", pooling, ("first", "mean"))
@@ -107,6 +110,10 @@ class Classifier(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         nn.init.trunc_normal_(self.head.weight, std=0.02, a=-0.04, b=0.04, generator=generator)
         nn.init.zeros_(self.head.bias)
+        self.pooler = nn.Linear(encoder.config.dim, encoder.config.dim) if pooler else None
+        if self.pooler is not None:
+            nn.init.trunc_normal_(self.pooler.weight, std=0.02, a=-0.04, b=0.04, generator=generator)
+            nn.init.zeros_(self.pooler.bias)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, *, keys: Tensor | None = None) -> Tensor:
         """Logits (batch, classes)."""
@@ -118,5 +125,7 @@ class Classifier(nn.Module):
         else:
             real_BN1 = attention_mask.to(hidden_BND.dtype)[:, :, None]
             pooled_BD = (hidden_BND * real_BN1).sum(dim=1) / real_BN1.sum(dim=1).clamp(min=1.0)
+        if self.pooler is not None:
+            pooled_BD = torch.tanh(self.pooler(pooled_BD))
         logits: Tensor = self.head(pooled_BD)
         return logits

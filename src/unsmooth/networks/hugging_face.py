@@ -22,7 +22,7 @@ from unsmooth.networks.saving import build
 from unsmooth.networks.vit import ViT
 
 # Their name for an activation to ours; the first of several is the one that is written.
-_ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
 def to_hugging_face(network: nn.Module) -> Any:

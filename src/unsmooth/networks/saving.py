@@ -43,7 +43,7 @@ def description(network: nn.Module) -> dict[str, Any] | None:
     A `Classifier` is its encoder's configuration with its head under "classifier".
     """
     if isinstance(network, Classifier):
-        head = {"classes": network.head.out_features, "pooling": network.pooling}
+        head = {"classes": network.head.out_features, "pooling": network.pooling, "pooler": network.pooler is not None}
         return {**network.encoder.config.to_dict(), "classifier": head}
     return network.config.to_dict() if isinstance(network, ViT | Encoder | Decoder) else None
 

@@ -62,12 +62,14 @@ class Schedule:
 
     Args:
         name: "cosine", "linear" (down), "triangular" (up and down) or "constant".
-        warmup: Epochs, or steps where the run's length is given in steps, in which it rises from zero.
+        warmup: Epochs, or steps where the run's length is given in steps, in which it rises.
+        initial: Learning rate from which it rises, as a share of the highest.
         final: Learning rate at the end, as a share of the highest.
     """
 
     name: Literal["cosine", "linear", "triangular", "constant"] = "cosine"
     warmup: float = 0.0
+    initial: float = 0.0
     final: float = 0.0
 
 

@@ -53,7 +53,7 @@ def override(settings: T, changes: Mapping[str, Any]) -> T:
 
     >>> from unsmooth.training.config import Schedule
     >>> override(Schedule(), {"warmup": "5", "name": "linear"})
-    Schedule(name='linear', warmup=5.0, final=0.0)
+    Schedule(name='linear', warmup=5.0, initial=0.0, final=0.0)
     """
     changed: T = _changed(settings, {tuple(_path(settings, name).split(".")): value for name, value in changes.items()})
     return changed
@@ -64,7 +64,7 @@ def paths(settings: Any, prefix: str = "") -> Iterator[str]:
 
     >>> from unsmooth.training.config import Schedule
     >>> list(paths(Schedule()))
-    ['name', 'warmup', 'final']
+    ['name', 'warmup', 'initial', 'final']
     """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

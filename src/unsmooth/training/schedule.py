@@ -13,9 +13,9 @@ from unsmooth.training.config import Schedule
 def learning_rate(schedule: Schedule, highest: float, warmup: int, steps: int, step: Tensor) -> Tensor:
     """The learning rate of step number `step`, from 0.
 
-    After the warm-up, with p from 0 to 1 over the rest of the run: cosine ½(1 + cos πp), linear 1 − p, constant 1, all
-    on top of the final share. Triangular rises to the highest at the end of the warm-up, or in the middle of the run
-    where there is none, and falls linearly.
+    During the warm-up it rises linearly from the initial share. After it, with p from 0 to 1 over the rest of the run:
+    cosine ½(1 + cos πp), linear 1 − p, constant 1, all on top of the final share. Triangular rises to the highest at
+    the end of the warm-up, or in the middle of the run where there is none, and falls linearly.
 
     >>> [round(learning_rate(Schedule(), 1.0, 2, 6, torch.tensor(step)).item(), 3) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
@@ -31,5 +31,5 @@ def learning_rate(schedule: Schedule, highest: float, warmup: int, steps: int, s
         "constant": lambda: torch.ones_like(past),
     }[schedule.name]()
     falling = schedule.final + (1 - schedule.final) * down
-    rising = (at + 1) / max(1, warmup)
+    rising = schedule.initial + (1 - schedule.initial) * (at + 1) / max(1, warmup)
     return highest * torch.where(at < warmup, rising, falling)

@@ -67,7 +67,7 @@ def test_a_plain_rule_is_learned(glue: Path, name: str, majority: float) -> None
     task = built(glue_config(glue, name))
     model = network_of(task)
     optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
-    for batch in range(40):
+    for batch in range(100):
         optimiser.zero_grad()
         loss_at(task, model, batch).backward()
         optimiser.step()

@@ -7,8 +7,9 @@ named by the width of `up`, 3,072, of which one half gates the other; `hidden` h
 
 What differs: the published budget is 24 hours, whatever was reached in them. Their configuration allows at most 900,000
 micro-batches of 128 sequences; with the batch growing to 8,192 over the first 60 % of the run, 0.7 · 8,192 sequences a
-step on average, that many sequences are 20,000 steps. The learning rate falls over the last quarter, as there, but
-rises from 0 and not from a quarter. Weights start truncated at two standard deviations. Any text will do: ``--data``.
+step on average, that many sequences are 20,000 steps. The learning rate rises from a quarter of its peak to the peak
+at three quarters of the run, as there. Weights start truncated at two standard deviations. Any text will do:
+``--data``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def cram_bert(size: Size = "base") -> Config:
         micro_batch=128,
         ramp=0.6,
         optimiser=OptimiserConfig(lr=1e-3, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, clip=0.5),
-        schedule=Schedule(name="triangular", warmup=15_000),
+        schedule=Schedule(name="triangular", warmup=15_000, initial=0.25),
         measuring=Measuring(every=1000, at=(10, 30, 100, 300)),
         engine=Engine(precision="bfloat16"),
         log_every=50,

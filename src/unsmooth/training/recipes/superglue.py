@@ -2,8 +2,8 @@
 
 Hyper-parameters as in its public configuration (JonasGeiping/cramming: eval/superGLUE.yaml and eval/optim/adam.yaml):
 AdamW with learning rate 1e-5 and no weight decay, 10 epochs in batches of 16, a cosine after a tenth of warm-up,
-dropout 0.1, the first token classified. Here one linear map does that, without the hidden layer and tanh that they have
-before it, and texts are cut to the length that the encoder was trained with.
+dropout 0.1, the first token classified behind a linear map and a tanh. Here texts are cut to the length that the
+encoder was trained with.
 
 ``--set tasks=cb`` names the task, ``--set encoder=RUN/final`` the encoder to start from, whose architecture, tokenizer
 and remedies come with it; `network` is only what is built where no encoder is named, to see what that alone gets.

@@ -5,9 +5,9 @@ of its train.py): 16 post-norm blocks, 10 heads of 41 dimensions, a memory as lo
 with cosine decay and no warm-up, gradients clipped at 0.25.
 
 What differs: the words and the adaptive softmax of the paper are replaced by a BPE of 32,768 tokens with a tied
-softmax, so perplexities are per BPE token; compare bits per character. The MLP has a GELU for a ReLU; nothing is
-dropped from the sinusoids and from the last layer's output; weights start truncated at two standard deviations. Reads
-``data/wikitext103`` or ``--data FOLDER`` with files named after train, valid and test; any other text will do as well.
+softmax, so perplexities are per BPE token; compare bits per character. Nothing is dropped from the sinusoids; weights
+start truncated at two standard deviations. Reads ``data/wikitext103`` or ``--data FOLDER`` with files named after
+train, valid and test; any other text will do as well.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ NETWORK = DecoderConfig(
     heads=10,
     hidden=2100,
     norm="post",
+    activation="relu",
     qkv_bias=False,
     out_bias=False,
     eps=1e-5,
     dropout=0.1,
+    output_dropout=True,
     positions="relative",
     tied=True,
     embedding_scale=math.sqrt(410),

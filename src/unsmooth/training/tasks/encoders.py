@@ -47,8 +47,8 @@ def start_tokenizer(config: Config, texts: Iterable[str]) -> Tokenizer:
 
 
 def classifier(encoder: Encoder, classes: int, seed: int) -> Classifier:
-    """A classifier of the first token, in which what only the vocabulary logits need stays as it is."""
-    model = Classifier(encoder, classes, pooling="first", seed=seed)
+    """A classifier of the first token behind BERT's pooler; what only vocabulary logits need stays as it is."""
+    model = Classifier(encoder, classes, pooling="first", pooler=True, seed=seed)
     unused = [encoder.head_weight, encoder.head_bias, *encoder.transform.parameters()]
     for parameter in unused:
         # Without a gradient, processes would wait for each other's in vain.
