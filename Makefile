@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
-	train bench-augment kills agreement training-page
+	train tiny-recipes bench-augment kills agreement training-page
 
 help:
 	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
@@ -22,6 +22,7 @@ help:
 	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"
 	@echo "make bench-remedies  what remedies cost in a training step and keep over a thousand -> docs/remedies"
 	@echo "make train    a small ViT on synthetic images in a minute: log, measurements, page in runs/tiny"
+	@echo "make tiny-recipes  every recipe at --size tiny, timed (two minutes)"
 	@echo "make bench-augment  each augmentation beside Pillow on 1,000 images -> benchmarks/results"
 	@echo "make kills    twenty kills of training runs and their resumes, bit by bit (four minutes)"
 	@echo "make agreement  DDP and FSDP2 on two processes beside one process"
@@ -81,6 +82,9 @@ bench-remedies: $(VENV)/installed
 
 train: $(VENV)/installed
 	$(BIN)/unsmooth train vit_cifar100 --size tiny --with sharpen --out runs/tiny
+
+tiny-recipes: $(VENV)/installed
+	$(BIN)/python -m benchmarks.tiny_recipes
 
 bench-augment: $(VENV)/installed
 	$(BIN)/python -m benchmarks.augment_exactness

@@ -121,6 +121,29 @@ def _json(name: str) -> str:
     return f"[json](../../benchmarks/results/{name}.json)"
 
 
+def tiny() -> str:
+    """Recipes at their smallest."""
+    found = read("tiny_recipes")
+    if found is None:
+        return ""
+    rows = []
+    for name, one in found["recipes"].items():
+        if "refused" in one:
+            rows.append([name, "–", "needs `unsmooth data get superglue`", ""])
+            continue
+        baseline = f"{one['last']['unigram_loss']:.2f} (token counts)" if "unigram_loss" in one["last"] else "–"
+        loss = f"{one['first']['loss']:.2f} → {one['last']['loss']:.2f}"
+        rows.append([name, f"{one['seconds']:.0f}", loss, baseline])
+    head = ["recipe", "seconds", "evaluation loss, first → last", "loss without learning"]
+    return f"""## At `--size tiny`
+
+The whole command on {found["machine"]["cores"]} CPU cores, without data, so on made-up images and text
+({_json("tiny_recipes")}, `make tiny-recipes`).
+
+{table(head, rows)}
+"""
+
+
 def runs() -> str:
     """The reference runs."""
     found = read("training_runs")
@@ -177,7 +200,7 @@ def main() -> None:
 Written by `python -m benchmarks.training_page` from [`benchmarks/results`](../../benchmarks/results). How to train, and
 what a run's folder holds: [guide](guide.md).
 """
-    parts = [head, step_cost(), exactness(), runs()]
+    parts = [head, step_cost(), exactness(), tiny(), runs()]
     write_whole(DOCS / "README.md", "\n".join(part for part in parts if part))
 
 
