@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import torch
-from torch import nn
 
-from unsmooth.models import find_anatomy
+from unsmooth.training.fusing import Fusing
 from unsmooth.training.step import Step
 
 _WARM_UPS = 3
@@ -21,14 +19,14 @@ class Replay:
 
     Args:
         step: What to capture: in one graph, or in two where gradients are added up over several micro-batches.
-        fused: Blocks and augmentation go through torch.compile first.
+        fusing: What to compile first; what is captured keeps the compiled kernels.
     """
 
-    def __init__(self, step: Step, *, fused: bool) -> None:
+    def __init__(self, step: Step, fusing: Fusing) -> None:
         self.step = step
         self.stream = torch.cuda.Stream(step.place.device)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(step.place.device))
-        with torch.cuda.stream(self.stream), compiled(step, fused):
+        with torch.cuda.stream(self.stream), fusing:
             for _ in range(_WARM_UPS):
                 step.accumulate()
                 step.update()
@@ -58,33 +56,3 @@ class Replay:
         if self.step.adds_up:
             with torch.cuda.stream(self.stream):
                 self._graphs[1].replay()
-
-
-@contextmanager
-def compiled(step: Step, wanted: bool) -> Iterator[None]:
-    """Blocks, input and the numbers around them, compiled while the context is open; modules are left as they were.
-
-    Blocks one by one, because they are alike: torch compiles the first and knows the rest. What is captured in here
-    keeps the compiled kernels; scans and evaluations afterwards see plain modules. Inputs are compiled such that sums
-    and products are not contracted: an image is the same to the last grey level as one that was not compiled.
-    """
-    if not wanted:
-        yield
-        return
-    model, task = step.model, step.task
-    with ExitStack() as stack:
-        options = {module: {"options": {"emulate_precision_casts": True}} for module in task.fusible()}
-        for module in [*find_anatomy(model).blocks.values(), *options]:
-            stack.callback(setattr, module, "_compiled_call_impl", module._compiled_call_impl)
-            module.compile(**options.get(module, {}))
-        for owner, name in (*_methods(model), (step, "decided")):
-            stack.callback(delattr, owner, name)
-            setattr(owner, name, torch.compile(getattr(owner, name)))
-        yield
-
-
-def _methods(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """What our networks do before their first block."""
-    for module in model.modules():
-        if callable(getattr(type(module), "embedded", None)):
-            yield module, "embedded"

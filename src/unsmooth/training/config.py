@@ -97,7 +97,8 @@ class Engine:
     Args:
         device: "auto" takes a GPU where there is one.
         precision: "bfloat16" multiplies in bfloat16 and keeps weights and sums in float32.
-        compile: Whether torch.compile fuses blocks and augmentation; "auto" does so on a GPU.
+        compile: Whether torch.compile fuses blocks and augmentation: "on", "off", "auto" where the step is captured, or
+            "whole" for the model as one, which takes longer to compile and a little less per step.
         graph: Whether the whole step is one CUDA graph; "auto" does so on one GPU.
         sharding: Under torchrun: "replicate" (DDP) or "shard" (FSDP2).
         deterministic: Refuse kernels whose sums depend on timing, so that two runs agree to the bit on a GPU too.
@@ -105,7 +106,7 @@ class Engine:
 
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Literal["auto", "on", "off", "whole"] = "auto"
     graph: Literal["auto", "on", "off"] = "auto"
     sharding: Literal["replicate", "shard"] = "replicate"
     deterministic: bool = False

@@ -17,6 +17,7 @@ from unsmooth.training.checkpoint import Checkpoints
 from unsmooth.training.config import Config
 from unsmooth.training.finishing import write_final
 from unsmooth.training.folder import RunFolder
+from unsmooth.training.fusing import Fusing, How
 from unsmooth.training.journal import Journal, Progress
 from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
@@ -85,7 +86,8 @@ class Run:
         found = self.checkpoints.latest()
         first = snapshot(self.engine, copied=True) if self._captured and found is None else None
         self.task.begin(0)
-        self.replay = Replay(self.engine, fused=self._fused) if self._captured else None
+        self.fusing = Fusing(self.engine, self._how)
+        self.replay = Replay(self.engine, self.fusing) if self._captured else None
         about: dict[str, Any] = {"seconds": 0.0, "said": {}}
         with self.stream():
             if first is not None:
@@ -125,9 +127,12 @@ class Run:
         return able and wish != "off"
 
     @property
-    def _fused(self) -> bool:
+    def _how(self) -> How:
+        """What is compiled: in "auto", blocks, where the step is captured."""
         wish = self.config.engine.compile
-        return wish == "on" or (wish == "auto" and self.place.device.type == "cuda")
+        if wish == "auto":
+            return "blocks" if self._captured else "off"
+        return "blocks" if wish == "on" else wish
 
     @property
     def done(self) -> bool:
@@ -145,7 +150,7 @@ class Run:
         passes = self.table.passes_of(self.step)
         before = self.table.batches_before(self.step)
         mover: Any = self.replay or self.engine
-        with self.stream():
+        with self.stream(), self.fusing if self.replay is None else nullcontext():
             if self.engine.adds_up:
                 self.engine.passes.fill_(passes)
             for number in range(passes):

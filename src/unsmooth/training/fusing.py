@@ -1,0 +1,63 @@
+"""Many small kernels made few by torch.compile, in a way that can be switched on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from unsmooth.models import find_anatomy
+from unsmooth.training.snapshot import unwrapped
+from unsmooth.training.step import Step
+
+How = Literal["off", "blocks", "whole"]
+# Under this name torch keeps what it calls instead of a module that was compiled.
+_CALLED = "_compiled_call_impl"
+
+
+class Fusing:
+    """The model, the input and the numbers of a step as torch.compile makes them, while the context is open.
+
+    Outside of it modules are as they were: scans and evaluations see plain ones. Compiling happens at the first call.
+
+    Args:
+        step: The run.
+        how: "blocks" one by one, because they are alike: torch compiles the first and knows the rest. "whole" compiles
+            the model as one, which takes longer and lets kernels reach across blocks. "off" changes nothing.
+    """
+
+    def __init__(self, step: Step, how: How) -> None:
+        self._swaps = [] if how == "off" else list(_swaps(step, how))
+        self._kept: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Fusing:
+        for owner, name, fused in self._swaps:
+            own = vars(owner)
+            self._kept.append({name: own[name]} if name in own else {})
+            own[name] = fused
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, _ in reversed(self._swaps):
+            vars(owner).pop(name)
+            vars(owner).update(self._kept.pop())
+
+
+def _swaps(step: Step, how: How) -> Iterator[tuple[object, str, Any]]:
+    """What takes the place of what: owner, name of the attribute, compiled."""
+    whole = unwrapped(step.model)
+    for module in [whole] if how == "whole" else find_anatomy(step.model).blocks.values():
+        yield module, _CALLED, torch.compile(module._call_impl)
+    for module in step.task.fusible():
+        # Sums and products are not contracted: an image is, to the grey level, the same as one that was not compiled.
+        yield module, _CALLED, torch.compile(module._call_impl, options={"emulate_precision_casts": True})
+    for module in whole.modules() if how == "blocks" else ():
+        if callable(getattr(type(module), "embedded", None)):
+            yield module, "embedded", torch.compile(_bound(module, "embedded"))
+    yield step, "decided", torch.compile(step.decided)
+
+
+def _bound(module: nn.Module, name: str) -> Any:
+    return getattr(module, name)
