@@ -15,7 +15,7 @@ from unsmooth.training.place import Place
 from unsmooth.training.run import Run
 from unsmooth.training.tasks import ImageTask
 
-REMEDIES = ["", "sharpen", "deescalate(learn='layer')"]
+REMEDIES = ["", "deescalate(learn='layer')"]
 
 
 @pytest.fixture
