@@ -84,23 +84,9 @@ class Task(ABC):
 TASKS = Registry[type[Task]]("task")
 
 
-def in_batches(total: int, size: int) -> list[slice]:
-    """Slices that cover `total`, each of at most `size`.
-
-    >>> in_batches(5, 2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
-
-
 def in_full(logits: Tensor) -> Tensor:
     """Logits in float32 at least: a softmax over many classes in bfloat16 loses the small ones."""
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def own_slices(slices: list[slice], place: Place) -> list[slice]:
-    """Those of this process, dealt out in turn."""
-    return slices[place.rank :: place.ranks]
 
 
 def summed_over_processes(sums: Tensor, place: Place) -> Tensor:

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from unsmooth.training.place import Place
-from unsmooth.training.task import in_batches
+
+
+def in_batches(total: int, size: int) -> list[slice]:
+    """Slices that cover `total`, each of at most `size`.
+
+    >>> in_batches(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def dealt(total: int, size: int, place: Place) -> list[tuple[slice, float]]:
