@@ -46,3 +46,10 @@ def test_unknown_picture_is_refused_with_those_there_are(run_folders):
         figure(run, "acuracy")
     with pytest.raises(UnsmoothError, match="mean_cosine"):
         figure(run, "similarity", "mean_cosin")
+
+
+def test_training_and_evaluation_have_bands_of_their_own(run_folders):
+    spec = figure([read_run(path) for path in find_runs(run_folders["sweep"])], "loss").to_dict()
+    band = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "area")
+    assert band["encoding"]["detail"]["field"] == "kind"
+    assert {row["kind"] for row in band["data"]["values"]} == {"training", "evaluation"}

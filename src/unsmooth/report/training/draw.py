@@ -49,7 +49,9 @@ def draw_curves(title: str, time: str, looks: Looks, legend: bool, tables: Table
     layers = {}
     if "band" in tables:
         area = alt.Chart(tables["band"]).mark_area(aria=False)
-        layers["band"] = area.encode(**base, y=_band_axis(title), y2="high:Q", fillOpacity=shown[0.16])
+        # A band for each kind: training and evaluation have moments of their own.
+        band = {"y": _band_axis(title), "y2": "high:Q", "detail": "kind:N"}
+        layers["band"] = area.encode(**base, **band, fillOpacity=shown[0.16])
     if "steady" in tables:
         line = alt.Chart(tables["steady"]).mark_line(strokeWidth=1.5, strokeJoin="round")
         layers["steady"] = line.encode(**base, **dash, y=y, opacity=shown[1.0])
