@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from unsmooth.models import find_anatomy
 from unsmooth.training.snapshot import unwrapped
@@ -15,6 +14,8 @@ from unsmooth.training.step import Step
 How = Literal["off", "blocks", "whole"]
 # Under this name torch keeps what it calls instead of a module that was compiled.
 _CALLED = "_compiled_call_impl"
+# What our networks do before their first block.
+_BEFORE = "embedded"
 
 
 class Fusing:
@@ -54,10 +55,6 @@ def _swaps(step: Step, how: How) -> Iterator[tuple[object, str, Any]]:
         # Sums and products are not contracted: an image is, to the grey level, the same as one that was not compiled.
         yield module, _CALLED, torch.compile(module._call_impl, options={"emulate_precision_casts": True})
     for module in whole.modules() if how == "blocks" else ():
-        if callable(getattr(type(module), "embedded", None)):
-            yield module, "embedded", torch.compile(_bound(module, "embedded"))
+        if callable(getattr(type(module), _BEFORE, None)):
+            yield module, _BEFORE, torch.compile(getattr(module, _BEFORE))
     yield step, "decided", torch.compile(step.decided)
-
-
-def _bound(module: nn.Module, name: str) -> Any:
-    return getattr(module, name)

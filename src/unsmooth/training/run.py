@@ -51,7 +51,6 @@ class Run:
         share = share_of(config, place.ranks)
         self.task = TASKS[config.task](config, place, share)
         self.table: Timetable = timetable(config, self.task.batches, share, place.ranks)
-        self._check_class_of_task()
         model = self._built()
         self.parameters = sum(one.numel() for one in model.parameters())
         model = wrapped(model.to(place.device).train(), config, place)
@@ -69,10 +68,6 @@ class Run:
         self.journal = Journal(folder, self.table, place, tell)
         self.step = 0
         self._take_up()
-
-    def _check_class_of_task(self) -> None:
-        if self.place.ranks > 1 and self.config.engine.graph == "on":
-            raise expected("one process for a captured step", f"{self.place.ranks}", "--set graph=auto")
 
     def _built(self) -> nn.Module:
         """The model with its first weights and its remedies, on the CPU."""
@@ -123,7 +118,8 @@ class Run:
     def _captured(self) -> bool:
         wish, able = self.config.engine.graph, self.place.device.type == "cuda" and self.place.ranks == 1
         if wish == "on" and not able:
-            raise expected("one GPU for a captured step", str(self.place.device), "--set graph=off")
+            got = f"{self.place.ranks} processes" if self.place.ranks > 1 else str(self.place.device)
+            raise expected("one GPU for a captured step", got, "--set graph=off")
         return able and wish != "off"
 
     @property
