@@ -106,6 +106,12 @@ def norm_at(block: nn.Module, path: str) -> Norm:
     return Norm("rms", values, None, _eps_of(module, weight))
 
 
+def declared(model: nn.Module, name: str) -> int:
+    """What a model says of itself under `name`; it may be wrapped, so the outermost module that says so counts."""
+    numbers = (getattr(module, name, None) for module in model.modules())
+    return next((number for number in numbers if isinstance(number, int)), 0)
+
+
 def _eps_of(module: nn.Module, weight: Tensor | None) -> float:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.

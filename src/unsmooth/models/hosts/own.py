@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import number
+from unsmooth.models.block_parts import declared, number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.value_projection import ValueProjection
@@ -54,12 +54,6 @@ def _style(block: nn.Module) -> str:
     return str(block.style)
 
 
-def _prefix_tokens(model: nn.Module) -> int:
-    """The model may be wrapped; the outermost module that says so counts."""
-    counts = (getattr(module, "prefix_tokens", None) for module in model.modules())
-    return next((count for count in counts if isinstance(count, int)), 0)
-
-
 HOSTS.add(
     "own",
     Host(
@@ -68,7 +62,7 @@ HOSTS.add(
         blocks=("unsmooth.networks.block.Block", "unsmooth.networks.relative.RelativeBlock"),
         taps=own_taps,
         example="unsmooth.networks: ViT, Encoder, Decoder; what `unsmooth train` writes",
-        prefix_tokens=_prefix_tokens,
+        prefix_tokens=lambda model: declared(model, "prefix_tokens"),
         real_tokens=real_tokens,
         value_projection=own_values,
         wiring=own_wiring,

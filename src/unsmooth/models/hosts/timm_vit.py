@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import number, part, readable, refuse
+from unsmooth.models.block_parts import declared, number, part, readable, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
 from unsmooth.models.value_projection import ValueProjection
@@ -56,12 +56,6 @@ def _gain(block: nn.Module) -> Tensor | None:
     return readable(block, gamma, "ls1.gamma")
 
 
-def _prefix_tokens(model: nn.Module) -> int:
-    """The model may be wrapped; the outermost module that says so counts."""
-    counts = (getattr(module, "num_prefix_tokens", None) for module in model.modules())
-    return next((count for count in counts if isinstance(count, int)), 0)
-
-
 HOSTS.add(
     "timm_vit",
     Host(
@@ -70,7 +64,7 @@ HOSTS.add(
         blocks=("timm.models.vision_transformer.Block",),
         taps=timm_vit_taps,
         example="timm's vit_base_patch16_224, deit_tiny_patch16_224",
-        prefix_tokens=_prefix_tokens,
+        prefix_tokens=lambda model: declared(model, "num_prefix_tokens"),
         value_projection=timm_vit_values,
         attention_module=lambda block: "attn",
     ),
