@@ -179,7 +179,8 @@ reach. `python -m benchmarks.reference_runs` repeats them; all numbers:
 
 def draw(folder: Path) -> None:
     """Redraw the figures from run folders."""
-    from unsmooth.report.training import figure, read_run
+    from unsmooth.report.training import figure
+    from unsmooth.training import read_run
 
     for name, wanted in FIGURES.items():
         if (folder / name).exists():

@@ -13,7 +13,7 @@ from unsmooth.errors import expected
 from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
-    from unsmooth.report.training import TrainedRun
+    from unsmooth.training import TrainedRun
 
 _PAGE = "report.html"
 
@@ -30,8 +30,9 @@ def report(
     debug: Debug = False,
 ) -> int:
     """Draw training runs over one another: losses, metrics, token similarity and spectra over training time."""
-    from unsmooth.report.training import find_runs, read_run, write_training_report
+    from unsmooth.report.training import write_training_report
     from unsmooth.report.training.table import summary
+    from unsmooth.training import find_runs, read_run
 
     # A run that is named twice is one run.
     places = dict.fromkeys(path.resolve() for folder in folders for path in find_runs(folder))

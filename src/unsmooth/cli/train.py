@@ -142,7 +142,8 @@ def _finish(folders: list[RunFolder], as_json: bool, quiet: bool) -> None:
 def _page(folders: list[RunFolder], where: Path, quiet: bool) -> Path | None:
     """Runs as a page, where the report's extras are installed."""
     from unsmooth.errors import UnsmoothError
-    from unsmooth.report.training import read_run, write_training_report
+    from unsmooth.report.training import write_training_report
+    from unsmooth.training import read_run
 
     try:
         return write_training_report([read_run(folder.path) for folder in folders], where / "report.html")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unsmooth.training.folder import RunFolder
     from unsmooth.training.journal import Progress
     from unsmooth.training.plain import override
+    from unsmooth.training.reading import TrainedRun, find_runs, read_run
     from unsmooth.training.recipes.recipe import RECIPES, recipe
     from unsmooth.training.run import LossNotFiniteError
     from unsmooth.training.task import Task
@@ -27,7 +28,10 @@ _HOME = {
     "Progress": "journal",
     "RunFolder": "folder",
     "Task": "task",
+    "TrainedRun": "reading",
+    "find_runs": "reading",
     "override": "plain",
+    "read_run": "reading",
     "recipe": "recipes",
     "resume": "verbs",
     "train": "verbs",
@@ -42,7 +46,10 @@ __all__ = [
     "Progress",
     "RunFolder",
     "Task",
+    "TrainedRun",
+    "find_runs",
     "override",
+    "read_run",
     "recipe",
     "resume",
     "train",

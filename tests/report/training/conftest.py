@@ -8,7 +8,8 @@ import pytest
 
 from tests.report.fakes import HOSTILE
 from tests.report.training.fake_runs import write_run
-from unsmooth.report.training import find_runs, read_run, write_training_report
+from unsmooth.report.training import write_training_report
+from unsmooth.training import find_runs, read_run
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import pytest
 from tests.report.training.fake_runs import LAYERS
 from unsmooth.errors import UnsmoothError
 from unsmooth.report.charts import chart_svg
-from unsmooth.report.training import figure, find_runs, read_run
+from unsmooth.report.training import figure
+from unsmooth.training import find_runs, read_run
 
 pytest.importorskip("altair", reason="the report extra is not installed")
 pytest.importorskip("vl_convert", reason="the report extra is not installed")

@@ -12,7 +12,8 @@ import pytest
 from tests.report.fakes import HOSTILE
 from tests.report.test_html import block, without_runtime
 from unsmooth.errors import UnsmoothError
-from unsmooth.report.training import read_run, training_html
+from unsmooth.report.training import training_html
+from unsmooth.training import read_run
 
 pytest.importorskip("altair", reason="the report extra is not installed")
 pytest.importorskip("vl_convert", reason="the report extra is not installed")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unsmooth.report.training import TrainedRun, find_runs, read_run
 from unsmooth.report.training.rows import curve_rows, grid_rows, quantile_rows, similarity_grids, times_of
 from unsmooth.report.training.table import final_table
 from unsmooth.report.training.variants import Variant, variants_of
+from unsmooth.training import TrainedRun, find_runs, read_run
 
 NAN = math.nan
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.report.training.fake_runs import LAYERS, loss_at
 from unsmooth.errors import UnsmoothError
-from unsmooth.report.training import find_runs, read_run
+from unsmooth.training import find_runs, read_run
 
 
 @pytest.fixture

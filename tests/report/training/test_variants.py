@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.report.training.fake_runs import loss_at
-from unsmooth.report.training import TrainedRun, read_run
 from unsmooth.report.training.variants import variants_of
 from unsmooth.report.training.words import banners_of, sentence_of
+from unsmooth.training import TrainedRun, read_run
 
 
 def run(folder: str = "a", *, seed: int = 0, data: dict | None = None, **config: object) -> TrainedRun:

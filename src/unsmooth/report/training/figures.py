@@ -13,10 +13,10 @@ from unsmooth.report.series import printable
 from unsmooth.report.training.board import Board
 from unsmooth.report.training.boards import boards_of
 from unsmooth.report.training.draw import RAMPS
-from unsmooth.report.training.run import TrainedRun
 from unsmooth.report.training.variants import variants_of
 from unsmooth.report.why.figures import why_config
 from unsmooth.report.why.panels import Panel
+from unsmooth.training.reading import TrainedRun
 
 if TYPE_CHECKING:
     import altair

@@ -16,10 +16,10 @@ from unsmooth.report.training import words
 from unsmooth.report.training.board import Board, Limits, Subject
 from unsmooth.report.training.boards import boards_of
 from unsmooth.report.training.draw import RAMPS
-from unsmooth.report.training.run import TrainedRun
 from unsmooth.report.training.table import final_table
 from unsmooth.report.training.variants import Variant, variants_of, what_ran
 from unsmooth.report.why.page import pictures_data
+from unsmooth.training.reading import TrainedRun
 
 _LARGEST = 1_600_000  # bytes of data, beside the chart runtime and tables in words
 # From everything to the least: a page must open everywhere.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from unsmooth.report.training.lines import Line
 from unsmooth.report.training.variants import Variant
+from unsmooth.training.lines import Line
 
 Rows = list[dict[str, Any]]
 QUANTILES = ("lowest", "q05", "q25", "q50", "q75", "q95", "highest")

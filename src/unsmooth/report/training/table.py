@@ -9,8 +9,8 @@ from typing import Any
 from unsmooth.report.series import printable, spoken
 from unsmooth.report.training import words
 from unsmooth.report.training.rows import finite
-from unsmooth.report.training.run import TrainedRun
 from unsmooth.report.training.variants import Variant, variants_of
+from unsmooth.training.reading import TrainedRun
 
 
 @dataclass(frozen=True)

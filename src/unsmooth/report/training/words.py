@@ -8,8 +8,8 @@ from typing import Any
 
 from unsmooth.report.series import Series, measured, printable, spoken
 from unsmooth.report.training.rows import finite
-from unsmooth.report.training.run import Measurement, TrainedRun
 from unsmooth.report.training.variants import Variant, what_ran
+from unsmooth.training.reading import Measurement, TrainedRun
 
 RESIDUAL = "residual"
 SPECTRA = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.report.training.lines import Line, by_step, read_lines
+from unsmooth.training.lines import Line, by_step, read_lines
 
 if TYPE_CHECKING:
     from unsmooth.scanning.result import Scan

@@ -1,0 +1,66 @@
+"""A claim's picture as plain data: the report draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mark = Literal["line", "points", "dashed"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one set of points.
+
+    Args:
+        name: For the legend.
+        x: Numbers, or names for a categorical axis.
+        y: As many numbers.
+        low: Lower ends of intervals, where there are any.
+        high: Upper ends.
+        mark: "line", "points", or "dashed" for what is predicted rather than measured.
+    """
+
+    name: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    mark: Mark = "line"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Args:
+        title: What it shows.
+        x: What is along.
+        y: What is up.
+        series: What is drawn.
+        log_x: Whether the first axis is logarithmic.
+        log_y: Whether the second is.
+        reference: A value of y to draw a thin line at.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side.
+
+    Args:
+        caption: What to see in them, in a sentence.
+        panels: At least one.
+    """
+
+    caption: str
+    panels: Sequence[Panel] = field(default_factory=tuple)

@@ -1,0 +1,28 @@
+"""How much is done for a claim."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from unsmooth.errors import unknown_name
+
+Scale: TypeAlias = Literal["tiny", "small", "paper"]
+"""tiny: seconds on two CPU cores, to see that everything runs. small: minutes. paper: what verdicts rest on."""
+
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+SEEDS: dict[Scale, tuple[int, ...]] = {"tiny": (0, 1), "small": (0, 1, 2), "paper": (0, 1, 2)}
+"""Of training runs. A seed decides weights, order of data, augmentation: variants with the same one are paired."""
+
+
+def known_scale(name: str) -> Scale:
+    """The scale of that name.
+
+    >>> known_scale("papr")
+    Traceback (most recent call last):
+    unsmooth.errors.UnsmoothError: Expected a known scale but got 'papr'. Did you mean 'paper'? Known: paper, small, tiny.
+    """
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise unknown_name("scale", name, SCALES)
