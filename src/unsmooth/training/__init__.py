@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unsmooth.training.run import LossNotFiniteError
     from unsmooth.training.task import Task
     from unsmooth.training.tasks import TASKS
-    from unsmooth.training.verbs import resume, train, train_all
+    from unsmooth.training.verbs import carry_on, resume, train, train_all
 
 _HOME = {
     "RECIPES": "recipes",
@@ -29,6 +29,7 @@ _HOME = {
     "RunFolder": "folder",
     "Task": "task",
     "TrainedRun": "reading",
+    "carry_on": "verbs",
     "find_runs": "reading",
     "override": "plain",
     "read_run": "reading",
@@ -47,6 +48,7 @@ __all__ = [
     "RunFolder",
     "Task",
     "TrainedRun",
+    "carry_on",
     "find_runs",
     "override",
     "read_run",

@@ -75,6 +75,38 @@ def train_all(
     return [folder for _, folder in runs]
 
 
+def carry_on(
+    configs: Mapping[str, Config], out: str | Path, *, minutes: float | None = None, tell: Tell = lambda _: None
+) -> list[RunFolder]:
+    """Start those runs that are not in `out` yet, and take up those that are, from their newest checkpoints.
+
+    Args:
+        configs: Name of a folder below `out` to what is trained in it; what is there with other settings is refused.
+        out: Folder of the runs.
+        minutes: Save and stop after so many; call it again to go on.
+        tell: Called with every `Progress`.
+    """
+    runs = [(config, RunFolder(Path(out) / name, name)) for name, config in configs.items()]
+    begun = [folder.path for _, folder in runs if (folder.path / "config.json").exists()]
+    for config, folder in runs:
+        if folder.path in begun:
+            _check_same(folder.config(), config, folder)
+    left = [(config, folder) for config, folder in runs if not folder.finished]
+    if left:
+        with take_place(left[0][0].engine.device) as place:
+            for config, folder in left if place.first else ():
+                if folder.path not in begun:
+                    folder.create(config)
+            place.wait()
+            try:
+                carry_out(left, place, tell, minutes)
+            except UnsmoothError:
+                for _, folder in left if place.first else ():
+                    folder.forget_unbegun()
+                raise
+    return [folder for _, folder in runs]
+
+
 def _called(path: Path, out: Path) -> str:
     """What a run is called: its path below `out`, or the name of `out` where it is the only one."""
     return out.name if path == out else path.relative_to(out).as_posix()

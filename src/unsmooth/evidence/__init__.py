@@ -1,0 +1,39 @@
+"""The papers' claims as code: each with its rule, its runs and its verdict.
+
+>>> from unsmooth.evidence import CLAIMS
+>>> CLAIMS["steering-shows"].source[:2]
+'P1'
+"""
+
+from __future__ import annotations
+
+from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.carrying import NotFinishedError, carry_out_study
+from unsmooth.evidence.claim import CLAIMS, Claim
+from unsmooth.evidence.finding import Finding, Judgement
+from unsmooth.evidence.interval import Interval
+from unsmooth.evidence.ledger import Entry, ledger
+from unsmooth.evidence.running import run_claim
+from unsmooth.evidence.specimen import Specimen
+from unsmooth.evidence.store import Record, Store
+from unsmooth.evidence.study import STUDIES, Study, Trained
+
+__all__ = [
+    "CLAIMS",
+    "STUDIES",
+    "Bench",
+    "Claim",
+    "Entry",
+    "Finding",
+    "Interval",
+    "Judgement",
+    "NotFinishedError",
+    "Record",
+    "Specimen",
+    "Store",
+    "Study",
+    "Trained",
+    "carry_out_study",
+    "ledger",
+    "run_claim",
+]
