@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import functional, models, networks, remedies, report, spectra, theory, training
+    from unsmooth import evidence, functional, models, networks, remedies, report, spectra, theory, training
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models.load import load
@@ -38,7 +38,7 @@ _HOME = {
     "train": "unsmooth.training",
     "undo": "unsmooth.remedies",
 }
-_ROOMS = ("functional", "models", "networks", "remedies", "report", "spectra", "theory", "training")
+_ROOMS = ("evidence", "functional", "models", "networks", "remedies", "report", "spectra", "theory", "training")
 
 __all__ = [
     "Explanation",
@@ -46,6 +46,7 @@ __all__ = [
     "ScanInterrupted",
     "UnsmoothError",
     "apply",
+    "evidence",
     "explain",
     "fold",
     "functional",

@@ -2,8 +2,8 @@
 
 Park & Kim's recipe with two cuts: patches of four pixels instead of two (65 tokens instead of 257), and 100 epochs
 instead of 300. The learning rate is 5e-4 instead of 1.25e-4, for a third of the epochs; it was taken from the reference
-run of 30 epochs, before any of these runs, and is the same for all variants. `sharpen` and `smooth` are the remedies with
-their default settings (Gram form, starting as near to the drawn weights as the interval allows).
+run of 30 epochs, before any of these runs, and is the same for all variants. `sharpen` and `smooth` are the remedies
+with their default settings (Gram form, starting as near to the drawn weights as the interval allows).
 """
 
 from __future__ import annotations
