@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.carrying import NotFinishedError, carry_out_study
+from unsmooth.evidence.carrying import NotFinishedError, carry_out_study, look_again
 from unsmooth.evidence.claim import CLAIMS, Claim
 from unsmooth.evidence.finding import Finding, Judgement
 from unsmooth.evidence.interval import Interval
@@ -35,5 +35,6 @@ __all__ = [
     "Trained",
     "carry_out_study",
     "ledger",
+    "look_again",
     "run_claim",
 ]

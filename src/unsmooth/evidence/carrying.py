@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from unsmooth.evidence.study import Study, Trained
 from unsmooth.models.load import load
 from unsmooth.training import Config, LossNotFiniteError, RunFolder, TrainedRun, carry_on, read_run
 from unsmooth.training.driving import AT_ONCE
-from unsmooth.training.plain import to_plain
+from unsmooth.training.place import take_place
+from unsmooth.training.plain import from_plain, to_plain
 
 DIGITS = 6
 
@@ -26,9 +28,21 @@ class NotFinishedError(UnsmoothError):
 
 
 def carry_out_study(
-    study: Study, bench: Bench, *, seeds: Iterable[int] | None = None, variants: Iterable[str] | None = None
+    study: Study,
+    bench: Bench,
+    *,
+    seeds: Iterable[int] | None = None,
+    variants: Iterable[str] | None = None,
+    look: bool = True,
 ) -> list[Trained]:
     """Runs of a study, all or some; written down as each seed is done.
+
+    Args:
+        study: Which.
+        bench: How much, where.
+        seeds: Only these; None for all.
+        variants: Only these; None for all.
+        look: Whether the study measures further things on each trained model; `look_again` does so later.
 
     Raises:
         NotFinishedError: `bench.minutes` were too few.
@@ -42,12 +56,29 @@ def carry_out_study(
     chosen = tuple(study.seeds(bench) if seeds is None else seeds)
     for seed in chosen:
         named = {variant: _set(configs[variant], seed, bench) for variant in wanted}
-        _carry_out_seed(study, bench, named, end)
+        _carry_out_seed(study, bench, named, end, look)
     known = _known(study, bench)
     return [known[variant, seed] for variant in wanted for seed in chosen]
 
 
-def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], end: float | None) -> None:
+def look_again(study: Study, bench: Bench) -> list[Trained]:
+    """Have the study look at all models that it trained and that are still there, once more."""
+    runs = []
+    for run in bench.store.study(study.name, bench.scale):
+        config = from_plain(Config, run.config)
+        folder = RunFolder(_home(study, bench) / _place(run.variant, config))
+        runs.append(replace(run, looked=_looked(study, config, folder, bench)) if folder.finished else run)
+    bench.store.write_study(study.name, bench.scale, runs)
+    return runs
+
+
+def _looked(study: Study, config: Config, folder: RunFolder, bench: Bench) -> dict[str, Any]:
+    with take_place(bench.device) as place:
+        found: dict[str, Any] = rounded(study.look(load(folder.final, device=place.device), config, place.device))
+        return found
+
+
+def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], end: float | None, look: bool) -> None:
     """All variants of one seed together, so that what is compared shares the machine and the moment."""
     known = _known(study, bench)
     left = {}
@@ -61,7 +92,10 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
     folders = _trained(left, study, bench, None if end is None else (end - time.monotonic()) / 60)
     for (variant, config), folder in zip(left.items(), folders, strict=True):
         if folder.manifest().get("state") in ("finished", "stopped"):
-            known[variant, config.seed] = kept(study, variant, config, folder, len(left))
+            run = kept(variant, config, folder, len(left))
+            if look and folder.finished:
+                run = replace(run, looked=_looked(study, config, folder, bench))
+            known[variant, config.seed] = run
     order = {variant: place for place, variant in enumerate(study.configs(bench))}
     runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
     bench.store.write_study(study.name, bench.scale, runs)
@@ -74,7 +108,7 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
 
 def _trained(configs: Mapping[str, Config], study: Study, bench: Bench, minutes: float | None) -> list[RunFolder]:
     """A run whose loss is no number any more has an outcome too; the others go on without it."""
-    out, left = bench.runs / bench.scale / study.name, dict(configs)
+    out, left = _home(study, bench), dict(configs)
     folders = {variant: RunFolder(out / _place(variant, config)) for variant, config in configs.items()}
     while left:
         try:
@@ -88,6 +122,10 @@ def _trained(configs: Mapping[str, Config], study: Study, bench: Bench, minutes:
                 raise
             left = {name: config for name, config in left.items() if name not in stopped}
     return list(folders.values())
+
+
+def _home(study: Study, bench: Bench) -> Path:
+    return bench.runs / bench.scale / study.name
 
 
 def _place(variant: str, config: Config) -> str:
@@ -120,12 +158,10 @@ def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def kept(study: Study, variant: str, config: Config, folder: RunFolder, together: int) -> Trained:
+def kept(variant: str, config: Config, folder: RunFolder, together: int) -> Trained:
     """What is kept of a run that came to its end."""
     run = read_run(folder.path)
-    device = torch.device("cuda" if "cuda" in str(run.manifest.get("device")).lower() or _on_gpu(run) else "cpu")
-    state = str(run.manifest["state"])
-    looked = study.look(load(folder.final, device=device), config, device) if state == "finished" else {}
+    device = torch.device("cuda" if _on_gpu(run) else "cpu")
     beside = min(together, AT_ONCE) if device.type == "cuda" else 1
     facts = ("state", "seconds", "steps", "done", "parameters", "data")
     return Trained(
@@ -136,7 +172,6 @@ def kept(study: Study, variant: str, config: Config, folder: RunFolder, together
         evaluations=tuple(_rounded(line, ("epoch", "loss", "accuracy")) for line in run.evaluations),
         similarity=_similarity(run),
         spectra=tuple(_rounded(line, ("epoch", "layers")) for line in run.spectra),
-        looked=rounded(looked),
     )
 
 
