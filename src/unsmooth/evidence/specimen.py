@@ -19,6 +19,8 @@ class Specimen:
         data: Brings what `unsmooth.scan` takes: texts, images or batches.
         options: Further options of `scan` and `explain`, such as batch_size.
         ours: Whether it was trained here.
+        trained: Whether it was trained at all; random weights stand in where nothing else is at hand.
+        lineage: What models have in common of which one was trained from another; by default its own name.
         explained: Folder of a saved explanation, where there is one already.
     """
 
@@ -27,4 +29,6 @@ class Specimen:
     data: Callable[[], Any]
     options: dict[str, Any] = field(default_factory=dict)
     ours: bool = False
+    trained: bool = True
+    lineage: str = ""
     explained: str | None = None
