@@ -43,8 +43,15 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """On the test set, at the end."""
+        """On the test set, at the end; of a classifier whose loss stopped being a number, that of guessing."""
+        if self.made.get("state") == "stopped" or not self.evaluations:
+            return self.chance
         return float(self.evaluations[-1]["accuracy"])
+
+    @property
+    def chance(self) -> float:
+        """What guessing gets right where all classes are equally frequent, as in CIFAR."""
+        return 1 / int(self.config["network"]["classes"])
 
     def layers(self, metric: str = "mean_cosine", moment: int = -1) -> list[float]:
         """A metric at each layer, embedding first: at the end of training, or with `moment` 0 before it."""
