@@ -4,17 +4,28 @@ Park & Kim's recipe with two cuts: patches of four pixels instead of two (65 tok
 instead of 300. The learning rate is 5e-4 instead of 1.25e-4, for a third of the epochs; it was taken from the reference
 run of 30 epochs, before any of these runs, and is the same for all variants. `sharpen` and `smooth` are the remedies
 with their default settings (Gram form, starting as near to the drawn weights as the interval allows).
+
+Each trained model is looked at further: its accuracy on corrupted test images, and how much attention and MLP add to
+the stream.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
 
 from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.branches import branch_shares
+from unsmooth.evidence.corrupted import corrupted_accuracy
+from unsmooth.evidence.corruptions import NAMES, SEVERITIES
+from unsmooth.evidence.shown import Shown, accuracy, eyes
 from unsmooth.evidence.studies.images import cut
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
+from unsmooth.training.tasks.dealing import spread
 
 PAPER = {
     "patch": 4,
@@ -25,6 +36,7 @@ PAPER = {
     "evaluate_every": 5,
     "checkpoint_every": 20,
 }
+BRANCH_IMAGES = 64
 VARIANTS: dict[str, tuple[str, ...]] = {"plain": (), "sharpen": ("sharpen",), "smooth": ("smooth",)}
 
 
@@ -39,3 +51,18 @@ class Steering(Study):
         """The three."""
         base = cut("vit_cifar100", bench, PAPER)
         return {variant: replace(base, remedies=remedies) for variant, remedies in VARIANTS.items()}
+
+    def look(self, model: nn.Module, config: Config, device: torch.device) -> dict[str, Any]:
+        """Accuracy on corrupted images by corruption and severity, and how much each branch adds to the stream."""
+        # 2,000 of CIFAR's 10,000, and likewise where fewer are tested on.
+        count = (config.data.test_limit or 10_000) // 5
+        made_up = config.data.name == "synthetic"  # nothing to learn there but that it runs
+        names, severities = (NAMES[:2], SEVERITIES[::2]) if made_up else (NAMES, SEVERITIES)
+        images, labels = Shown.of(config, device, count).images()
+        probe = eyes(config, device)(images[spread(count, BRANCH_IMAGES)])
+        return {
+            "clean": accuracy(model, config, images, labels),
+            "severities": list(severities),
+            "corrupted": corrupted_accuracy(model, config, device, count=count, names=names, severities=severities),
+            "branches": branch_shares(model, [probe]),
+        }
