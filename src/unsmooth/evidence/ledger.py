@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from unsmooth.evidence.claim import Claim, in_order
 from unsmooth.evidence.finding import Judgement, Verdict
 from unsmooth.evidence.store import Record, Store
+from unsmooth.evidence.study import Trained
 
 FOLDER = Path("evidence")
 
@@ -89,6 +91,12 @@ def _entry(claim: Claim, store: Store) -> Entry:
 def gpu_minutes(claim: Claim, record: Record, store: Store) -> float:
     """Minutes of a GPU behind a claim: its own, and those of all runs it draws on, which it may share with others."""
     own = float(record.made["seconds"]) if not claim.studies and "CPU" not in str(record.made["hardware"]) else 0.0
-    runs = (run.made for name in claim.studies for run in store.study(name, record.scale))
-    trained = sum(float(run["seconds"]) / int(run["side_by_side"]) for run in runs if "CPU" not in str(run["hardware"]))
-    return (own + trained) / 60
+    return own / 60 + minutes_of(run for name in claim.studies for run in store.study(name, record.scale))
+
+
+def minutes_of(runs: Iterable[Trained]) -> float:
+    """Minutes of a GPU that runs took; those that went side by side share them."""
+    made = (run.made for run in runs)
+    return (
+        sum(float(one["seconds"]) / int(one["side_by_side"]) for one in made if "CPU" not in str(one["hardware"])) / 60
+    )
