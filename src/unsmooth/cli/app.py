@@ -10,6 +10,7 @@ import typer
 from unsmooth.cli.apply import apply
 from unsmooth.cli.compare import compare
 from unsmooth.cli.data import data
+from unsmooth.cli.evidence import evidence
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
 from unsmooth.cli.report import report
@@ -19,6 +20,8 @@ from unsmooth.cli.train import train
 EXIT_FOUND = 1
 """A --fail-if condition is met, or activations were NaN or Inf."""
 EXIT_BAD_INPUT = 2
+EXIT_NOT_FINISHED = 3
+"""The minutes given to a training were too few; the same command goes on."""
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -36,6 +39,7 @@ app.command()(train)
 app.command()(report)
 app.command()(ls)
 app.add_typer(data, name="data")
+app.add_typer(evidence, name="evidence")
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|models|remedies|recipes``: what there is, with definitions."""
+"""``unsmooth ls metrics|models|remedies|recipes|claims|studies``: what there is, with definitions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ _IN_A_DECODER = {
 
 
 def ls(
-    what: Annotated[str, typer.Argument(metavar="metrics|models|remedies|recipes", help="What to list.")],
+    what: Annotated[
+        str, typer.Argument(metavar="metrics|models|remedies|recipes|claims|studies", help="What to list.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics, models, remedies or training recipes that unsmooth knows."""
+    """List the metrics, models, remedies, training recipes, claims or studies that unsmooth knows."""
     kinds = {
         "metrics": (metric_entries, print_metrics),
         "models": (model_entries, print_models),
         "remedies": (remedy_entries, print_remedies),
         "recipes": (recipe_entries, print_recipes),
+        "claims": (claim_entries, print_claims),
+        "studies": (study_entries, print_studies),
     }
     if what not in kinds:
         raise unknown_name("list", what, kinds)
@@ -84,6 +88,38 @@ def recipe_entries() -> list[dict[str, Any]]:
             }
         )
     return entries
+
+
+def claim_entries() -> list[dict[str, Any]]:
+    """Every claim with its rule, in the order of the ledger."""
+    from unsmooth.evidence.claim import in_order
+
+    return [
+        {
+            "name": claim.id,
+            "number": claim.number,
+            "statement": claim.statement,
+            "source": claim.source,
+            "confirmed_if": claim.confirmed_if,
+            "refuted_if": claim.refuted_if,
+            "studies": list(claim.studies),
+        }
+        for claim in in_order()
+    ]
+
+
+def study_entries() -> list[dict[str, Any]]:
+    """Every training study, with the claims that draw on it."""
+    from unsmooth.evidence import CLAIMS, STUDIES
+
+    return [
+        {
+            "name": study.name,
+            "what": study.about,
+            "claims": [claim.id for claim in CLAIMS.values() if study.name in claim.studies],
+        }
+        for study in STUDIES.values()
+    ]
 
 
 def model_entries() -> list[dict[str, Any]]:
@@ -167,3 +203,19 @@ def print_recipes(entries: list[dict[str, Any]]) -> None:
         typer.echo(f"{entry['name']}: {entry['what']}")
         facts = f"{entry['depth']} blocks, d {entry['dim']}, {entry['norm']}-norm, batch {entry['batch']:,}"
         typer.echo(f"    {facts}, {entry['length']}, data: {entry['data']}; unsmooth train {entry['name']} --size tiny")
+
+
+def print_claims(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        typer.echo(f"{entry['name']}: {entry['statement']}")
+        on = f"; draws on {', '.join(entry['studies'])}" if entry["studies"] else ""
+        typer.echo(f"    {entry['source']}{on}; unsmooth evidence run {entry['name']}")
+
+
+def print_studies(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        typer.echo(f"{entry['name']}: {entry['what']}")
+        for_ = f"for {', '.join(entry['claims'])}" if entry["claims"] else "for no claim"
+        typer.echo(f"    {for_}; unsmooth evidence train {entry['name']}")

@@ -1,0 +1,246 @@
+"""``unsmooth evidence``: the papers' claims, what they rest on, and how to measure them again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unsmooth.cli.options import Debug
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import check_writable
+
+if TYPE_CHECKING:
+    from unsmooth.evidence import Bench, Claim, Entry, Specimen
+
+evidence = typer.Typer(
+    help="The papers' claims with their verdicts: print them, measure them again, write them as a page.",
+    invoke_without_command=True,
+    add_completion=False,
+)
+
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results", metavar="DIR", help="Folder of results; default evidence/ here, else the published ones."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ScaleOption = Annotated[
+    str,
+    typer.Option("--scale", metavar="tiny|small|paper", help="tiny: seconds; small: minutes; paper: the verdicts'."),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of results.")]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of training runs; they are large.")]
+Device = Annotated[str, typer.Option("--device", help="Such as cuda or cpu; auto takes a GPU where there is one.")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="Stop training after so many; the same command goes on from there.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no results.")]
+
+
+@evidence.callback()
+def show_ledger(context: typer.Context, results: Results = None, as_json: Json = False, debug: Debug = False) -> int:
+    """The ledger: every claim with its verdict, how large the effect is, and how sure."""
+    context.obj = results
+    if context.invoked_subcommand is not None:
+        return 0
+    from unsmooth.cli.evidence_tables import print_ledger
+
+    entries = _entries(results)
+    if as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in entries], ensure_ascii=False, allow_nan=False))
+    else:
+        print_ledger(entries)
+    return 0
+
+
+@evidence.command()
+def show(
+    context: typer.Context,
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="One of `unsmooth ls claims`.")],
+    results: Results = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """One claim: statement, source, rule, findings with intervals, and what made them."""
+    from unsmooth.cli.evidence_tables import print_claim
+    from unsmooth.evidence import CLAIMS
+
+    wanted = CLAIMS[claim]
+    entry = next(one for one in _entries(results or context.obj) if one.claim is wanted)
+    if as_json:
+        typer.echo(json.dumps(entry.to_json(), ensure_ascii=False, allow_nan=False))
+    else:
+        print_claim(entry)
+    return 0
+
+
+@evidence.command("run")
+def run_claims(
+    claim: Annotated[str, typer.Argument(metavar="CLAIM|all", help="One of `unsmooth ls claims`, or all of them.")],
+    scale: ScaleOption = "tiny",
+    out: Out = Path("evidence"),
+    runs: Runs = Path("runs/evidence"),
+    device: Device = "auto",
+    minutes: Minutes = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", metavar="NAME", help="Also look at this trained model, on a page of text; may be repeated."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Measure claims again and print what was found; at scale tiny unless told otherwise."""
+    from unsmooth.evidence import CLAIMS
+    from unsmooth.evidence.claim import in_order
+
+    chosen = in_order() if claim == "all" else [CLAIMS[claim]]
+    bench = _bench(scale, out, runs, device, minutes, models or ())
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    codes = [_run_one(one, _left(bench, end), quiet) for one in chosen]
+    return max(codes, key=_WORST.index)
+
+
+@evidence.command()
+def train(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="One of `unsmooth ls studies`.")],
+    scale: ScaleOption = "tiny",
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="This one alone; may be repeated.")] = None,
+    variants: Annotated[
+        list[str] | None, typer.Option("--variant", metavar="NAME", help="This one alone; may be repeated.")
+    ] = None,
+    minutes: Minutes = None,
+    out: Out = Path("evidence"),
+    runs: Runs = Path("runs/evidence"),
+    device: Device = "auto",
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Train the runs of a study, in pieces where --minutes are few; at scale tiny unless told otherwise."""
+    from unsmooth.cli.app import EXIT_NOT_FINISHED
+    from unsmooth.cli.evidence_tables import print_runs
+    from unsmooth.cli.train_progress import shown_progress
+    from unsmooth.evidence import STUDIES, NotFinishedError, carry_out_study
+
+    wanted = STUDIES[study]
+    bench = _bench(scale, out, runs, device, minutes)
+    code = 0
+    try:
+        with shown_progress(quiet=quiet) as tell:
+            carry_out_study(wanted, replace(bench, tell=tell), seeds=seeds or None, variants=variants or None)
+    except NotFinishedError as error:
+        typer.echo(f"unsmooth: {error}", err=True)
+        code = EXIT_NOT_FINISHED
+    if not quiet:
+        print_runs(study, bench)
+    return code
+
+
+@evidence.command()
+def studies(context: typer.Context, results: Results = None, as_json: Json = False, debug: Debug = False) -> int:
+    """The training studies that claims draw on, with how many runs of each are there."""
+    from unsmooth.cli.evidence_tables import print_studies, study_lines
+
+    lines = study_lines(_folder(results or context.obj))
+    if as_json:
+        typer.echo(json.dumps(lines, ensure_ascii=False))
+    else:
+        print_studies(lines)
+    return 0
+
+
+@evidence.command()
+def page(
+    context: typer.Context,
+    results: Results = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")] = Path(
+        "evidence.html"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Write all claims as one page that opens without a network."""
+    from unsmooth.evidence import Store
+    from unsmooth.report.evidence import write_evidence_report
+
+    where = out / "evidence.html" if out.is_dir() else out
+    if where.suffix.lower() not in (".html", ".htm"):
+        raise expected("--out with a name that ends in .html, or a folder", repr(str(out)), f"--out {out}.html")
+    check_writable(where.parent)
+    folder = _folder(results or context.obj)
+    write_evidence_report(_entries(folder), where, Store(folder))
+    if not quiet:
+        typer.echo(f"{where}: all claims as a page")
+    return 0
+
+
+def _run_one(claim: Claim, bench: Bench, quiet: bool) -> int:
+    """Measure a claim; what stops it is told in one line, so that the next one has its turn."""
+    from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED
+    from unsmooth.cli.evidence_tables import print_verdict
+    from unsmooth.cli.train_progress import shown_progress
+    from unsmooth.evidence import Entry, NotFinishedError, run_claim
+    from unsmooth.evidence.ledger import gpu_minutes
+
+    try:
+        with shown_progress(quiet=quiet) as tell:
+            record = run_claim(claim, replace(bench, tell=tell))
+    except UnsmoothError as error:
+        typer.echo(f"unsmooth: {claim.id}: {' '.join(str(error).split())}", err=True)
+        return EXIT_NOT_FINISHED if isinstance(error, NotFinishedError) else EXIT_BAD_INPUT
+    if not quiet:
+        minutes = gpu_minutes(claim, record, bench.store)
+        print_verdict(Entry(claim, record, claim.judge(record.measured), minutes))
+    return 0
+
+
+_WORST = (0, 3, 2)  # exit codes from the best to the worst: all done, not finished, not to be done as asked
+
+
+def _bench(scale: str, out: Path, runs: Path, device: str, minutes: float | None, models: Sequence[str] = ()) -> Bench:
+    from unsmooth.evidence import Bench
+    from unsmooth.evidence.scale import known_scale
+
+    known = known_scale(scale)
+    if minutes is not None and minutes < 0:
+        raise expected("--minutes of 0 or more", minutes, "--minutes 10")
+    check_writable(out)
+    specimens = [_specimen(name) for name in models]
+    return Bench(scale=known, out=out, runs=runs, device=device, specimens=specimens, minutes=minutes)
+
+
+def _specimen(name: str) -> Specimen:
+    from unsmooth.cli.options import bundled_page
+    from unsmooth.evidence import Specimen
+    from unsmooth.models import load
+
+    return Specimen(name=name, load=lambda: load(name), data=bundled_page)
+
+
+def _left(bench: Bench, end: float | None) -> Bench:
+    """With the minutes that are left, of those that were given to all claims together."""
+    return bench if end is None else replace(bench, minutes=max(0.0, (end - time.monotonic()) / 60))
+
+
+def _entries(results: Path | None) -> list[Entry]:
+    from unsmooth.evidence import ledger
+
+    return ledger(_folder(results))
+
+
+def _folder(results: Path | None) -> Path:
+    from unsmooth.evidence.ledger import results_folder
+
+    if results is None:
+        return results_folder()
+    if not results.is_dir():
+        raise expected("a folder of results", repr(str(results)), "one that `unsmooth evidence run --out DIR` wrote")
+    return results

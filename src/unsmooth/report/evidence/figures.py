@@ -1,0 +1,77 @@
+"""A claim's figure as a chart for notebooks and documentation, and panel by panel as SVG for the page."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from unsmooth.errors import expected
+from unsmooth.evidence.figure import Figure, Panel
+from unsmooth.evidence.ledger import Entry
+from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
+from unsmooth.report.evidence.draw import draw_panel
+from unsmooth.report.evidence.rows import axes_of, looks_of, tables_of
+from unsmooth.report.extras import import_extra
+from unsmooth.report.series import printable
+
+if TYPE_CHECKING:
+    import altair
+
+_COLUMNS = 3
+_PAGE_WIDTH = 390
+
+
+def figure(entry: Entry) -> altair.TopLevelMixin:
+    """The picture of a claim, all panels side by side: show it in a notebook, or ``.save("claim.svg")``.
+
+    Args:
+        entry: A line of the ledger whose claim was measured.
+    """
+    if entry.record is None:
+        raise expected("a claim that was measured", entry.claim.id, f"`unsmooth evidence run {entry.claim.id}` first")
+    alt = import_extra("altair")
+    drawn = entry.claim.figure(entry.record.measured)
+    charts = [chart for panel in drawn.panels if (chart := panel_chart(drawn, panel)) is not None]
+    if not charts:
+        raise expected(f"numbers to draw for {entry.claim.id}", "none", "measuring it again")
+    # Legends of panels tell apart different series: each keeps its own.
+    chart = alt.concat(*charts, columns=_COLUMNS).resolve_scale(color="independent", strokeDash="independent")
+    letters = 60 * min(len(charts), _COLUMNS)
+    title = alt.TitleParams(
+        textwrap.wrap(printable(entry.claim.statement), letters),
+        subtitle=textwrap.wrap(printable(drawn.caption), round(letters * 1.2)),
+    )
+    made: altair.TopLevelMixin = chart.properties(title=title).configure(**_config(INK, FAINT, "white"))
+    return made
+
+
+def panel_svg(drawn: Figure, panel: Panel) -> str | None:
+    """One panel as SVG that takes the colour of the text around it; None where it has no numbers."""
+    chart = panel_chart(drawn, panel)
+    if chart is None:
+        return None
+    # Not the page's font: what the text takes is worked out here, and differs less between machines with this one.
+    config = _config("currentColor", "currentColor", "transparent")
+    config["axis"].update(gridOpacity=0.12, domainOpacity=0.5, tickOpacity=0.5)
+    config["rule"]["opacity"] = 0.65
+    # All pictures of the page are equally wide, whatever their axes take of it.
+    fitted = import_extra("altair").AutoSizeParams(type="fit-x", contains="padding")
+    return chart_svg(chart.properties(width=_PAGE_WIDTH, autosize=fitted).configure(**config))
+
+
+def panel_chart(drawn: Figure, panel: Panel) -> altair.LayerChart | None:
+    """One panel; None where it has no numbers."""
+    looks = looks_of(drawn)
+    tables = tables_of(panel, looks)
+    if not set(tables) - {"reference"}:
+        return None
+    alt = import_extra("altair")
+    own = list(dict.fromkeys(looks[series.name, series.mark == "dashed"] for series in panel.series))
+    title = alt.TitleParams(textwrap.wrap(printable(panel.title), 48) or "", fontSize=13)
+    return draw_panel(axes_of(panel), own, tables).properties(title=title)
+
+
+def _config(*colours: str) -> dict[str, Any]:
+    config = chart_config(*colours)
+    config["legend"] |= {"symbolSize": 240}
+    return config

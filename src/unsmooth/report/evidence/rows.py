@@ -1,0 +1,137 @@
+"""From a claim's series to the rows of a chart: what is not a number becomes a gap, what has no ends has no band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.report.series import PALETTE, number, printable
+
+Rows = list[dict[str, Any]]
+POINTS_OF_A_LINE = 400
+MARKED = 30  # points of a line up to which each is marked
+_LABELS = 300  # pixels that names below an axis may take together
+_LETTER = 7
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a series is drawn."""
+
+    name: str
+    colour: str
+    dashed: bool
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What a pair of axes is told.
+
+    Attributes:
+        x: Title of the first.
+        y: Title of the second.
+        names: Along the first, where it has names instead of numbers.
+        whole: Whether the first holds whole numbers alone.
+        log_x: Whether the first is logarithmic.
+        log_y: Whether the second is.
+        apart: Whether series stand beside one another at a name.
+    """
+
+    x: str
+    y: str
+    names: tuple[str, ...] = ()
+    whole: bool = False
+    log_x: bool = False
+    log_y: bool = False
+    apart: bool = False
+
+    @property
+    def lying(self) -> bool:
+        """Whether names stand at the side, since they do not fit below."""
+        return len(self.names) * max(map(len, self.names), default=0) * _LETTER > _LABELS
+
+
+def looks_of(figure: Figure) -> dict[tuple[str, bool], Look]:
+    """Name and colour of every series by its name and whether it is predicted: the same in all panels.
+
+    What is predicted under the name of something measured shares its colour.
+    """
+    every = [series for panel in figure.panels for series in panel.series]
+    solid = {series.name for series in every if series.mark != "dashed"}
+    colours = {
+        name: PALETTE[place % len(PALETTE)] for place, name in enumerate(dict.fromkeys(one.name for one in every))
+    }
+    return {
+        (one.name, one.mark == "dashed"): Look(
+            printable(f"{one.name}, predicted" if one.mark == "dashed" and one.name in solid else one.name),
+            colours[one.name],
+            one.mark == "dashed",
+        )
+        for one in every
+    }
+
+
+def axes_of(panel: Panel) -> Axes:
+    """What the axes of a panel are told."""
+    values = [value for series in panel.series for value in series.x]
+    named = any(isinstance(value, str) for value in values)
+    return Axes(
+        x=printable(panel.x),
+        y=printable(panel.y),
+        names=tuple(dict.fromkeys(printable(value) for value in values)) if named else (),
+        whole=not named and all(float(value).is_integer() for value in values),
+        log_x=panel.log_x and not named,
+        log_y=panel.log_y,
+        apart=named and len(panel.series) > 1 and all(series.mark == "points" for series in panel.series),
+    )
+
+
+def tables_of(panel: Panel, looks: dict[tuple[str, bool], Look]) -> dict[str, Rows]:
+    """Rows by layer of the chart: `band`, `lines`, `bars`, `points`, `reference`; one without rows is left out."""
+    axes = axes_of(panel)
+    found: dict[str, Rows] = {"band": [], "reference": [], "lines": [], "bars": [], "points": []}
+    for series in panel.series:
+        rows = series_rows(series, looks[series.name, series.mark == "dashed"].name, axes)
+        if axes.names or series.mark == "points":
+            found["bars"] += [row for row in rows if row["low"] is not None]
+        elif any(row["low"] is not None for row in rows):
+            found["band"] += rows  # one without ends is a gap in it
+        if series.mark != "points":
+            found["lines"] += rows
+        if series.mark == "points" or (series.mark == "line" and len(rows) <= MARKED):
+            found["points"] += [row for row in rows if row["y"] is not None]
+    if panel.reference is not None and (panel.reference > 0 or not panel.log_y):
+        found["reference"] = [{"y": panel.reference}]
+    return {name: rows for name, rows in found.items() if any(row["y"] is not None for row in rows)}
+
+
+def series_rows(series: Series, name: str, axes: Axes) -> Rows:
+    """A row per point; where an axis is logarithmic, what it cannot show is a gap, and a band ends at its lowest."""
+    missing: list[float | None] = [None] * len(series.y)
+    lows, highs = list(series.low or missing), list(series.high or missing)
+    shown = [value for value in (*series.y, *highs) if _drawn(value, axes.log_y) is not None]
+    floor = min((value for value in shown if value is not None), default=None)
+    rows = []
+    for x, y, low, high in _evenly(list(zip(series.x, series.y, lows, highs, strict=True))):
+        bottom, top = number(low), _drawn(high, axes.log_y)
+        if axes.log_y and bottom is not None and bottom <= 0:
+            bottom = number(floor)
+        whole = bottom is not None and top is not None
+        place = printable(x) if axes.names else _drawn(float(x), axes.log_x)
+        if place is not None:
+            ends = {"low": bottom if whole else None, "high": top if whole else None}
+            rows.append({"line": name, "x": place, "y": _drawn(y, axes.log_y), **ends})
+    return rows
+
+
+def _drawn(value: float | None, log: bool) -> float | None:
+    found = number(value)
+    return None if found is None or (log and found <= 0) else found
+
+
+def _evenly(points: Sequence[Any], most: int = POINTS_OF_A_LINE) -> Sequence[Any]:
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]

@@ -1,0 +1,110 @@
+"""What the ledger says in words: for the page, the command and the documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unsmooth.evidence.interval import Interval
+from unsmooth.evidence.ledger import Entry
+from unsmooth.report.series import number
+from unsmooth.report.training.words import duration
+from unsmooth.report.why.page import short
+
+STANDINGS = {"confirmed": "✓", "refuted": "✗", "undecided": "?", "not run": "–"}
+"""What a claim may stand at, each with a sign, so that nothing rests on colour alone."""
+
+
+def standing(entry: Entry) -> str:
+    """The verdict, or "not run"."""
+    return entry.verdict if entry.record is not None else "not run"
+
+
+def in_words(interval: Interval) -> str:
+    """An estimate with its interval.
+
+    >>> in_words(Interval(-0.5, -1.0, 0.25, 3)), in_words(Interval(2.0, float("-inf"), float("inf"), 1))
+    ('−0.5 [−1, 0.25]', '2 (no interval from 1)')
+    >>> in_words(Interval(2.0, 1.5, float("inf"), 3))
+    '2 [1.5, ∞]'
+    """
+    low, high = number(interval.low), number(interval.high)
+    if low is None and high is None:
+        return f"{short(interval.value)} (no interval from {interval.count})"
+    return f"{short(interval.value)} [{'−∞' if low is None else short(low)}, {'∞' if high is None else short(high)}]"
+
+
+def effect(entry: Entry) -> str:
+    """The headline number of a claim."""
+    return in_words(entry.judgement.findings[0].interval) if entry.judgement and entry.judgement.findings else "–"
+
+
+def effect_of(entry: Entry) -> str:
+    """What the headline number is."""
+    return entry.judgement.findings[0].what if entry.judgement and entry.judgement.findings else ""
+
+
+def paper(entry: Entry) -> str:
+    """Which of the papers: "P1", "P2", or both."""
+    return ", ".join(dict.fromkeys(re.findall(r"\bP\d\b", entry.claim.source)))
+
+
+def counted(entries: Sequence[Entry]) -> str:
+    """How many claims stand at what.
+
+    >>> counted([])
+    '0 claims: 0 confirmed, 0 refuted, 0 undecided, 0 not run.'
+    """
+    found = [standing(entry) for entry in entries]
+    parts = ", ".join(f"{found.count(name)} {name}" for name in STANDINGS)
+    return f"{len(found)} claim{'' if len(found) == 1 else 's'}: {parts}."
+
+
+def cautions(entry: Entry) -> list[str]:
+    """What to bear in mind with a verdict."""
+    said = []
+    if entry.record is not None and entry.record.scale != "paper":
+        said.append(f"Measured at scale {entry.record.scale}: it shows that the measurement runs, not what holds.")
+    if entry.rule_changed and entry.record is not None:
+        then = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in entry.record.rule.items())
+        said.append(f"The rule reads otherwise today than when the numbers were taken. It was: {then}.")
+    return said
+
+
+def provenance(entry: Entry) -> list[tuple[str, str]]:
+    """What made the numbers, label and text."""
+    if entry.record is None:
+        return []
+    made = entry.record.made
+    seeds = entry.record.seeds
+    listed = ", ".join(map(str, seeds)) if len(seeds) <= 5 else f"{len(seeds)}, from {min(seeds)} to {max(seeds)}"
+    facts = [
+        ("Scale", entry.record.scale),
+        ("Seeds", listed),
+        ("Commit", commit(made)),
+        ("Hardware", str(made.get("hardware") or "–")),
+        ("Date", str(made.get("when") or "–")),
+        ("Time", duration(made.get("seconds"))),
+        ("GPU minutes", minutes(entry.gpu_minutes)),
+    ]
+    return facts + ([("Studies", ", ".join(entry.claim.studies))] if entry.claim.studies else [])
+
+
+def commit(made: Mapping[str, Any]) -> str:
+    """The commit in short, and whether the code was changed since.
+
+    >>> commit({"commit": "0123456789abcdef", "changed": True}), commit({"commit": None})
+    ('0123456789 with changes', 'unknown')
+    """
+    found = made.get("commit")
+    return "unknown" if not found else str(found)[:10] + (" with changes" if made.get("changed") else "")
+
+
+def minutes(value: float) -> str:
+    """Minutes of a GPU.
+
+    >>> minutes(0.0), minutes(0.25), minutes(123.4)
+    ('none', '0.2', '123')
+    """
+    return "none" if not value else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
