@@ -36,7 +36,7 @@ PAPER = {
     "evaluate_every": 5,
     "checkpoint_every": 20,
 }
-BRANCH_IMAGES = 64
+IMAGES, BRANCH_IMAGES = 2000, 64
 VARIANTS: dict[str, tuple[str, ...]] = {"plain": (), "sharpen": ("sharpen",), "smooth": ("smooth",)}
 
 
@@ -54,8 +54,8 @@ class Steering(Study):
 
     def look(self, model: nn.Module, config: Config, device: torch.device) -> dict[str, Any]:
         """Accuracy on corrupted images by corruption and severity, and how much each branch adds to the stream."""
-        # 2,000 of CIFAR's 10,000, and likewise where fewer are tested on.
-        count = (config.data.test_limit or 10_000) // 5
+        limit = config.data.test_limit
+        count = IMAGES if limit is None else max(20, limit // 10)
         made_up = config.data.name == "synthetic"  # nothing to learn there but that it runs
         names, severities = (NAMES[:2], SEVERITIES[::2]) if made_up else (NAMES, SEVERITIES)
         images, labels = Shown.of(config, device, count).images()
