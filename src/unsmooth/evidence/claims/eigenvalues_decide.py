@@ -38,8 +38,8 @@ class EigenvaluesDecide(Claim):
     number: ClassVar[int] = 2
     source: ClassVar[str] = f"{P1}, the theorems on one head with fixed attention and weights"
     statement: ClassVar[str] = (
-        "The update X + AXH has the eigenvalues 1 + μλ, with μ of A and λ of H, and those of the largest modulus decide "
-        "what many layers lead to: equal tokens, tokens on one line, rank one or two, or no collapse."
+        "The update X + AXH has the eigenvalues 1 + μλ, with μ of A and λ of H, and those of the largest modulus "
+        "decide what many layers lead to: equal tokens, tokens on one line, rank one or two, or no collapse."
     )
     confirmed_if: ClassVar[str] = (
         f"the largest distance between the eigenvalues of I + Hᵀ⊗A and the products, relative to the largest modulus, "
