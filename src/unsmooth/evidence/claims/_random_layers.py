@@ -129,9 +129,8 @@ def with_zeros(random: Generator) -> Tensor:
 
 def general(random: Generator) -> Tensor:
     """H of independent normal entries."""
-    d = int(random.integers(3, 7))
-    size = float(random.uniform(0.3, 1.5)) / d**0.5
-    return tokens(random, d, d) * size
+    d, size = int(random.integers(3, 7)), float(random.uniform(0.3, 1.5))
+    return tokens(random, d, d) * (size / float(np.sqrt(d)))
 
 
 WEIGHTS: Mapping[str, Draw] = {

@@ -99,7 +99,7 @@ class EigenvaluesDecide(Claim):
         kinds = ", ".join(f"{name} {count}" for name, count in reached.most_common() if count)
         words = f"The eigenvalues named the limit in {agreed.value:.2%} of {decided} draws ({kinds})."
         if not reached["angle convergence"]:
-            words += " Equal directions with unequal lengths never came up: the only mode of one sign is that of equal tokens."
+            words += " Equal directions of unequal lengths never came up: only the mode of equal tokens has one sign."
         return judged(findings, words)
 
     def figure(self, measured: Measured) -> Figure:
