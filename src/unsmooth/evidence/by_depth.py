@@ -1,0 +1,116 @@
+"""What the claims about deep models keep of their studies, and how they read it.
+
+A variant is called after its kind and its depth, "post-24". At the smaller scales it keeps its name and is shallower;
+how deep it was is written beside it. Cosines are between patches: the class token is no part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.figure import Mark, Series
+from unsmooth.evidence.interval import Interval, over_seeds, paired
+from unsmooth.evidence.study import Trained
+
+DEPTHS = ("12", "24", "40")
+MOMENTS = {"before training": 0, "after training": -1}
+Measured = Mapping[str, Any]
+
+
+def kept_by_depth(bench: Bench) -> dict[str, Any]:
+    """Of every variant: depth, rate, and by seed accuracy and mean cosine by layer; accuracies of the probed rates."""
+    from unsmooth.evidence.studies.depth_rates import probed
+
+    trained = bench.study("depth_seeds")
+    first = next(iter(next(iter(trained.values())).values()))
+    return {
+        "chance": first.chance,
+        "variants": {variant: _kept(by_seed) for variant, by_seed in trained.items()},
+        "probes": {
+            variant: {f"{rate:g}": accuracy for rate, accuracy in by_rate.items()}
+            for variant, by_rate in probed(bench).items()
+        },
+    }
+
+
+def _kept(by_seed: Mapping[int, Trained]) -> dict[str, Any]:
+    """A run that was stopped has its last measurement in place of one after training."""
+    config = next(iter(by_seed.values())).config
+    return {
+        "depth": config["network"]["depth"],
+        "rate": config["optimiser"]["lr"],
+        "stopped": sum(run.made.get("state") == "stopped" for run in by_seed.values()),
+        "accuracy": {str(seed): run.accuracy for seed, run in by_seed.items()},
+        **{
+            moment: {str(seed): run.layers("mean_cosine", place) for seed, run in by_seed.items()}
+            for moment, place in MOMENTS.items()
+        },
+    }
+
+
+def has(measured: Measured, *variants: str) -> bool:
+    """Whether all of them were trained."""
+    return all(variant in measured["variants"] for variant in variants)
+
+
+def depth(measured: Measured, variant: str) -> int:
+    """How many blocks it had."""
+    return int(measured["variants"][variant]["depth"])
+
+
+def accuracies(measured: Measured, variant: str) -> dict[int, float]:
+    """Accuracy by seed."""
+    return {int(seed): float(value) for seed, value in measured["variants"][variant]["accuracy"].items()}
+
+
+def mean_accuracy(measured: Measured, variant: str) -> float:
+    """Accuracy, mean over seeds."""
+    return over_seeds(list(accuracies(measured, variant).values())).value
+
+
+def last_cosines(measured: Measured, variant: str, moment: str) -> dict[int, float]:
+    """Mean cosine at the last layer by seed, of those that have one: weights that are no numbers have none."""
+    by_seed = measured["variants"][variant][moment]
+    return {int(seed): float(layers[-1]) for seed, layers in by_seed.items() if layers[-1] is not None}
+
+
+def over_half_way(measured: Measured, variant: str, pre: str) -> Interval:
+    """Accuracy over the middle between guessing and pre-norm's of the same seed.
+
+    Above 0 a model has learned more than half of what pre-norm has, below 0 less.
+    """
+    middle = {seed: (measured["chance"] + value) / 2 for seed, value in accuracies(measured, pre).items()}
+    return paired(accuracies(measured, variant), middle)
+
+
+def best_rates(measured: Measured) -> str:
+    """The learning rates in words; one at the end of its grid might have been better beyond it.
+
+    >>> variants = {"post-24": {"rate": 1e-4}, "pre-24": {"rate": 3e-4}}
+    >>> best_rates({"variants": variants, "probes": {"pre-24": {"0.0001": 0.5, "0.0003": 0.6, "0.001": 0.5}}})
+    'Best rates of 0.0001, 0.0003, 0.001: post-24 0.0001, pre-24 0.0003.'
+    """
+    grid = ", ".join(next(iter(measured["probes"].values())))
+    chosen = ", ".join(f"{variant} {one['rate']:g}" for variant, one in measured["variants"].items())
+    return f"Best rates of {grid}: {chosen}."
+
+
+def by_layer(measured: Measured, variant: str, moment: str, mark: Mark = "line") -> Series:
+    """Mean cosine by layer with its interval."""
+    runs = [layers for layers in measured["variants"][variant][moment].values() if None not in layers]
+    intervals = [over_seeds(list(values)) for values in zip(*runs, strict=True)]
+    return with_intervals(variant, list(range(len(intervals))), intervals, mark)
+
+
+def with_intervals(name: str, x: list[Any], intervals: list[Interval], mark: Mark = "line") -> Series:
+    """Values and their intervals as a series."""
+    return Series(
+        name=name,
+        x=x,
+        y=[one.value for one in intervals],
+        low=[one.low for one in intervals],
+        high=[one.high for one in intervals],
+        mark=mark,
+    )
