@@ -121,6 +121,12 @@ def train(
     out: Out = Path("evidence"),
     runs: Runs = Path("runs/evidence"),
     device: Device = "auto",
+    look_later: Annotated[
+        bool, typer.Option("--look-later", help="Train alone; leave what is measured on trained models for later.")
+    ] = False,
+    look_only: Annotated[
+        bool, typer.Option("--look-only", help="Train nothing; measure the trained models that are there once more.")
+    ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
@@ -129,13 +135,19 @@ def train(
     from unsmooth.cli.evidence_tables import print_runs
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.evidence import STUDIES, NotFinishedError, carry_out_study
+    from unsmooth.evidence.carrying import look_again
 
     wanted = STUDIES[study]
     bench = _bench(scale, out, runs, device, minutes)
     code = 0
     try:
         with shown_progress(quiet=quiet) as tell:
-            carry_out_study(wanted, replace(bench, tell=tell), seeds=seeds or None, variants=variants or None)
+            told = replace(bench, tell=tell)
+            if look_only:
+                look_again(wanted, told)
+            else:
+                chosen = (seeds or None, variants or None)
+                carry_out_study(wanted, told, seeds=chosen[0], variants=chosen[1], look=not look_later)
     except NotFinishedError as error:
         typer.echo(f"unsmooth: {error}", err=True)
         code = EXIT_NOT_FINISHED

@@ -109,6 +109,7 @@ def _study(one: StudyRuns) -> dict[str, Any]:
         "scale": one.scale,
         "data": data,
         "minutes": one.gpu_minutes,
+        "stopped": any(run.made.get("state") == "stopped" for run in one.runs),
         "lines": lines,
         "heads": list(next(iter(lines.values()))),
         "commits": ", ".join(dict.fromkeys(words.commit(run.made) for run in one.runs)),
