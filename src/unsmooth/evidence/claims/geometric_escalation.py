@@ -30,8 +30,9 @@ class GeometricEscalation(Claim):
     """Three parts: it escalates, at least as fast as the bound, and geometrically over depth.
 
     The bound is one of a ratio of expectations. The mean of the ratio itself lies beneath by a term of order 1/d,
-    `escalation.slack`; twice that is allowed for, so that terms of higher order do not decide. Attention from random logits is not normal, so that |λ₂| bounds no single step
-    of it; with tokens that do not know the map it makes no difference, and with those that do it is reported.
+    `escalation.slack`; twice that is allowed for, so that terms of higher order do not decide. Attention from random
+    logits is not normal, so that |λ₂| bounds no single step of it; with tokens that do not know the map it makes no
+    difference, and with those that do it is reported.
     """
 
     id: ClassVar[str] = "geometric-escalation"
@@ -44,9 +45,9 @@ class GeometricEscalation(Claim):
     confirmed_if: ClassVar[str] = (
         "in every cell of the grid (tokens, |λ₂| or softmax of random logits, s) the 95 % interval over seeds of the "
         "mean escalation rate lies above 0, and that of its excess over s(1 − |λ₂|²)/2 above minus twice the "
-        "second-order term of a ratio at that width, 6s²(1 + |λ₂|²)/(d(2s + (1 + |λ₂|²)(1 − s))³); and in every stack with residual "
-        "the intervals of two ratios, slope of log t_div over log((1 + |λ₂|²)/2) and slope in the second half of the "
-        "layers over that in the first, lie within [0.9, 1.1] and [0.8, 1.25]"
+        "second-order term of a ratio at that width, 6s²(1 + |λ₂|²)/(d(2s + (1 + |λ₂|²)(1 − s))³); and in every stack "
+        "with residual the intervals of two ratios, slope of log t_div over log((1 + |λ₂|²)/2) and slope in the "
+        "second half of the layers over that in the first, lie within [0.9, 1.1] and [0.8, 1.25]"
     )
     refuted_if: ClassVar[str] = "one of these intervals lies wholly on the other side"
 
