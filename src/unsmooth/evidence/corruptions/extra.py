@@ -45,7 +45,7 @@ def spatter(images: Tensor, draws: Draws, severity: int) -> Tensor:
     liquid = gaussian(mean + spread * draws.normal("liquid", 1, size, size), smoothness)
     liquid = liquid.masked_fill(liquid < threshold, 0.0)
     if severity < MUD_FROM:
-        drops = whole_levels(liquid)
+        drops = whole_levels(liquid)  # what is above full stays full; the original's bytes wrap round to dark
         light = drops * relief(drops)
         # The original divides by nothing where there is no drop at all, and gives a black image; here it stays as is.
         light = last * light / light.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
