@@ -97,6 +97,7 @@ def test_a_run_that_stopped_guesses_on_all_images() -> None:
     found = CLAIMS["smoothing-helps"].measure(bench(**studies("smooth", state="stopped")))
     assert found["accuracy"]["full"]["smooth"]["1"] == 0.01
     assert found["accuracy"]["corrupted"]["smooth"]["1"] == pytest.approx(0.01)
+    assert found["clean"]["smooth"] == {"0": 0.6, "1": 0.01}
     assert CLAIMS["smoothing-helps"].figure(found).panels
 
 
