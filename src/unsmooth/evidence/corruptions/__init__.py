@@ -3,8 +3,8 @@
 Hendrycks and Dietterich 2019, "Benchmarking neural network robustness to common corruptions and perturbations" (arXiv
 1903.12261). The constants of each severity are theirs, for images of 32 by 32 pixels, from
 ``ImageNet-C/create_c/make_cifar_c.py`` of https://github.com/hendrycks/robustness. The code is written anew on tensors,
-with draws that depend on nothing but seed, corruption, severity and image number; so the images have the same
-distribution as the published ones but are not the same images. Frost differs in kind: see `weather.frost`.
+with draws that depend on nothing but seed, corruption, severity and image number: the images are damaged in the same
+ways as the published ones, but they are not those images. Frost differs in kind: see `weather.frost`.
 
 >>> images = torch.full((2, 3, 32, 32), 100, dtype=torch.uint8)
 >>> corrupt(images, "brightness", 5).unique()

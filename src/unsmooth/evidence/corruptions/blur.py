@@ -28,8 +28,8 @@ def glass_blur(images: Tensor, draws: Draws, severity: int) -> Tensor:
 
     The original means to exchange each pixel with a neighbour up or left of it, from the last row and column to the
     third. But it exchanges two views of one array, so the second assignment reads what the first has written: each
-    pixel takes its neighbour's value, and the neighbour keeps it. The published images are made that way, and so are
-    these. A neighbour up or left is visited later, so all pixels of a round can be moved at once.
+    pixel takes its neighbour's value, and the neighbour keeps it. What that code does is done here, not what it means
+    to do. A neighbour up or left is visited later, so all pixels of a round can be moved at once.
     """
     sigma, rounds = GLASS[severity - 1]
     levels = whole_levels(gaussian(images, sigma))
