@@ -34,7 +34,7 @@ def model(
     by = {
         "curve": [0.0] * (len(steps) + 1),
         "every": changes(steps, ends),
-        "ordinary": changes(steps if ordinary is None else ordinary, ends),
+        "ordinary": None if ordinary is None else changes(ordinary, ends),
         "random": {"curve": [0.0] * (len(steps) + 1), "ends": RISES},
         "beside_random": FALLS,
     }

@@ -123,7 +123,8 @@ def _numbers(name: str, every_LS: Tensor, ordinary_LS: Tensor, random_LS: Tensor
     return {
         "curve": every_LS.mean(dim=1).tolist(),
         "every": _changes(every_LS, name),
-        "ordinary": _changes(ordinary_LS, name),
+        # Not written twice where nothing is massive.
+        "ordinary": None if torch.equal(every_LS, ordinary_LS) else _changes(ordinary_LS, name),
         "random": {"curve": random_LS.mean(dim=1).tolist(), "ends": _changes(random_LS, name)["ends"]},
         "beside_random": _moments((every_LS - random_LS)[-1] * _sign(name)),
     }
@@ -157,7 +158,7 @@ def _interval(moments: Sequence[float], sequences: int, together: int = 1) -> In
 
 def _simultaneous(model: Model, name: str, view: str) -> list[Interval]:
     """Intervals of all steps, and last that from first to last."""
-    changes = model["by"][name][view]
+    changes = model["by"][name][view] or model["by"][name]["every"]
     every = [*changes["steps"], changes["ends"]]
     return [_interval(one, model["sequences"], len(every) * len(DEFINITIONS)) for one in every]
 

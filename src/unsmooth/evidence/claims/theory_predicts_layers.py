@@ -122,6 +122,7 @@ def _measured(specimen: Specimen) -> dict[str, Any]:
         "ours": specimen.ours,
         "trained": specimen.trained,
         "sequences": found.manifest["data"]["sequences"],
+        "weights_sha256": found.manifest["model"]["weights_sha256"],
         "layers": [_layer(one) for one in found.layers],
     }
 
