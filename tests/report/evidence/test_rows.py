@@ -23,6 +23,16 @@ def test_a_prediction_shares_the_colour_of_what_it_predicts() -> None:
     }
 
 
+def test_a_formula_is_told_by_the_name_that_its_own_begins_with() -> None:
+    x, y = [0.0, 1.0], [1.0, 2.0]
+    solid = [Series(name, x, y) for name in ("σ = 1", "σ = 1.5", "lazy")]
+    dashed = [Series(name, x, y, mark="dashed") for name in ("σ = 1.5, formula", "lazy, one", "lazy, other", "bound")]
+    looks = looks_of(Figure("", [Panel("", "", "", [*solid, *dashed])]))
+    assert looks["σ = 1.5, formula", True].colour == looks["σ = 1.5", False].colour
+    others = [look.colour for (name, _), look in looks.items() if name != "σ = 1.5, formula"]
+    assert len(set(others)) == len(others) == 6  # two of one line could not be told apart
+
+
 def test_an_open_end_is_a_gap_in_the_band_and_no_number_a_gap_in_the_line() -> None:
     found = tables(curves())
     assert [(row["low"], row["high"]) for row in found["band"]] == [(0.05, 0.15), (0.2, 0.4), (None, None), (0.4, 0.5)]
@@ -60,6 +70,6 @@ def test_long_lines_are_thinned_and_whole_numbers_known() -> None:
     rows = tables(long)["lines"]
     assert len(rows) == POINTS_OF_A_LINE
     assert (rows[0]["x"], rows[-1]["x"]) == (0, 4999)
-    assert axes_of(long).whole
+    assert axes_of(long).whole == (0, 4999)
     assert "points" not in tables(long)
-    assert not axes_of(Panel("", "", "", [Series("a", [0.5, 1.0], [1.0, 2.0])])).whole
+    assert axes_of(Panel("", "", "", [Series("a", [0.5, 1.0], [1.0, 2.0])])).whole is None

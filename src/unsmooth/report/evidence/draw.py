@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.report.evidence.rows import Axes, Look, Rows
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 320, 240
 _ROW = 26  # pixels of a name at the side
+_TICKS = 12  # whole numbers up to which each has one
 _LETTERS = {"x": 52, "y": 38}  # of an axis' title before it goes to the next line
 
 
 def draw_panel(axes: Axes, looks: Sequence[Look], tables: Mapping[str, Rows]) -> altair.LayerChart:
     """Bands, a line at the reference, lines, error bars and points, bottom to top, as far as there are rows."""
     alt = import_extra("altair")
+    if set(tables) <= {"points", "reference"}:
+        looks = [replace(look, symbol="circle") for look in looks]
     layers = []
     for name, draw in _LAYERS.items():
         if name in tables:
@@ -75,11 +79,15 @@ def _along(axes: Axes) -> Any:
     channel = alt.Y if axes.lying else alt.X
     if axes.names:
         title = None if axes.lying else _title(axes.x, "x")
-        axis = {"labelAngle": 0, "labelLimit": 190, "grid": axes.apart and axes.lying}
-        return channel("x:N", title=title, sort=list(axes.names)).axis(**axis)
-    scale = {"type": "log"} if axes.log_x else {"zero": False, "nice": False, "padding": 8}
-    told = {"tickMinStep": 1, "format": "~d"} if axes.whole and not axes.log_x else {"format": "~g"}
-    return channel("x:Q", title=_title(axes.x, "x")).scale(**scale).axis(tickCount=6, labelOverlap=True, **told)
+        labels = {"labelAngle": 0, "labelLimit": 190, "grid": axes.apart and axes.lying}
+        return channel("x:N", title=title, sort=list(axes.names)).axis(**labels)
+    scale = {"type": "log", "nice": False} if axes.log_x else {"zero": False, "nice": False}
+    axis: dict[str, Any] = {"tickCount": 6, "labelOverlap": True, "format": "~g"}
+    if axes.whole is not None and not axes.log_x:
+        low, high = axes.whole
+        each = list(range(low, high + 1)) if high - low <= _TICKS else None
+        axis |= {"tickMinStep": 1} if each is None else {"values": each}
+    return channel("x:Q", title=_title(axes.x, "x")).scale(**scale, padding=8).axis(**axis)
 
 
 def _up(axes: Axes, field: str) -> Any:
@@ -119,7 +127,10 @@ def _legend(looks: Sequence[Look]) -> Any:
     longest = max(len(look.name) for look in looks)
     columns = max(1, min(3, len(looks), (WIDTH + 50) // (longest * 7 + 44)))
     alt = import_extra("altair")
-    return alt.Legend(title=None, orient="bottom", columns=columns, labelLimit=WIDTH, symbolType="stroke")
+    size = 60 if looks[0].symbol == "circle" else 240
+    return alt.Legend(
+        title=None, orient="bottom", columns=columns, labelLimit=WIDTH, symbolType=looks[0].symbol, symbolSize=size
+    )
 
 
 def _title(text: str, axis: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,12 @@ _LETTER = 7
 
 @dataclass(frozen=True)
 class Look:
-    """How a series is drawn."""
+    """How a series is drawn, and by what symbol the legend tells it."""
 
     name: str
     colour: str
     dashed: bool
+    symbol: str = "stroke"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Axes:
         x: Title of the first.
         y: Title of the second.
         names: Along the first, where it has names instead of numbers.
-        whole: Whether the first holds whole numbers alone.
+        whole: The least and the largest along the first, where it holds whole numbers alone.
         log_x: Whether the first is logarithmic.
         log_y: Whether the second is.
         apart: Whether series stand beside one another at a name.
@@ -42,7 +44,7 @@ class Axes:
     x: str
     y: str
     names: tuple[str, ...] = ()
-    whole: bool = False
+    whole: tuple[int, int] | None = None
     log_x: bool = False
     log_y: bool = False
     apart: bool = False
@@ -56,32 +58,43 @@ class Axes:
 def looks_of(figure: Figure) -> dict[tuple[str, bool], Look]:
     """Name and colour of every series by its name and whether it is predicted: the same in all panels.
 
-    What is predicted under the name of something measured shares its colour.
+    What is predicted for something measured, as its name begins with that of the other, shares its colour.
     """
     every = [series for panel in figure.panels for series in panel.series]
-    solid = {series.name for series in every if series.mark != "dashed"}
-    colours = {
-        name: PALETTE[place % len(PALETTE)] for place, name in enumerate(dict.fromkeys(one.name for one in every))
-    }
-    return {
-        (one.name, one.mark == "dashed"): Look(
-            printable(f"{one.name}, predicted" if one.mark == "dashed" and one.name in solid else one.name),
-            colours[one.name],
-            one.mark == "dashed",
-        )
-        for one in every
-    }
+    solid = list(dict.fromkeys(series.name for series in every if series.mark != "dashed"))
+    dashed = list(dict.fromkeys(series.name for series in every if series.mark == "dashed"))
+    partners = {name: _measured_for(name, solid) for name in dashed}
+    known = list(partners.values())
+    shared = {name: partner for name, partner in partners.items() if partner is not None and known.count(partner) == 1}
+    own = dict.fromkeys(series.name for series in every if series.mark != "dashed" or series.name not in shared)
+    colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(own)}
+    looks = {(name, False): Look(printable(name), colours[name], False) for name in solid}
+    for name in dashed:
+        called = f"{name}, predicted" if name in solid else name
+        looks[name, True] = Look(printable(called), colours[shared.get(name, name)], True)
+    return looks
+
+
+def _measured_for(name: str, solid: Sequence[str]) -> str | None:
+    """The longest of the names that `name` begins with.
+
+    >>> _measured_for("σ = 1.5, formula", ["σ = 1", "σ = 1.5"]), _measured_for("bound", ["σ = 1"])
+    ('σ = 1.5', None)
+    """
+    found = [one for one in solid if re.match(rf"{re.escape(one)}(?![\w.])", name)]
+    return max(found, key=len, default=None)
 
 
 def axes_of(panel: Panel) -> Axes:
     """What the axes of a panel are told."""
-    values = [value for series in panel.series for value in series.x]
+    values = [value for series in panel.series for value in series.x if value is not None]
     named = any(isinstance(value, str) for value in values)
+    whole = bool(values) and not named and all(float(value).is_integer() for value in values)
     return Axes(
         x=printable(panel.x),
         y=printable(panel.y),
         names=tuple(dict.fromkeys(printable(value) for value in values)) if named else (),
-        whole=not named and all(float(value).is_integer() for value in values),
+        whole=(int(min(map(float, values))), int(max(map(float, values)))) if whole else None,
         log_x=panel.log_x and not named,
         log_y=panel.log_y,
         apart=named and len(panel.series) > 1 and all(series.mark == "points" for series in panel.series),
@@ -119,7 +132,7 @@ def series_rows(series: Series, name: str, axes: Axes) -> Rows:
         if axes.log_y and bottom is not None and bottom <= 0:
             bottom = number(floor)
         whole = bottom is not None and top is not None
-        place = printable(x) if axes.names else _drawn(float(x), axes.log_x)
+        place = printable(x) if axes.names else _drawn(x, axes.log_x)
         if place is not None:
             ends = {"low": bottom if whole else None, "high": top if whole else None}
             rows.append({"line": name, "x": place, "y": _drawn(y, axes.log_y), **ends})
