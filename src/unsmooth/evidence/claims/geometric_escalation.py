@@ -81,7 +81,7 @@ class GeometricEscalation(Claim):
         found = [
             _lowest("mean escalation rate", cells, [over_seeds(cell["rate"]) for cell in cells], 0),
             _lowest(
-                "mean escalation rate minus its bound, with the slack of this width",
+                "mean escalation rate minus its bound, plus twice the slack of this width",
                 cells,
                 [over_seeds([value + SLACKS * cell["slack"] for value in cell["excess"]]) for cell in cells],
                 0,
