@@ -21,11 +21,13 @@ SMALL_VIT = ViTConfig(depth=3, dim=16, heads=2, hidden=32, image=8, patch=2, cla
 
 
 def at_hand(bench: Bench) -> list[Specimen]:
-    """All specimens, each name once: the bench's own take the place of those that come with the package."""
+    """All specimens, each name once: the bench's own take the place of those that come with the package.
+
+    At the smallest scale, which only shows that everything runs, those are two small random networks.
+    """
     given = {one.name: one for one in bench.specimens}
-    packaged = [] if bench.scale == "tiny" else _packaged(bench)
-    found = {one.name: one for one in [*_demo(bench), *packaged]}
-    return [*given.values(), *(one for name, one in found.items() if name not in given)]
+    shipped = _random(bench) if bench.scale == "tiny" else [*_demo(bench), *_packaged(bench)]
+    return [*given.values(), *(one for one in shipped if one.name not in given)]
 
 
 def family(specimen: Specimen) -> str:
@@ -41,7 +43,7 @@ def _demo(bench: Bench) -> list[Specimen]:
     """Our own three models, plain, sharpened and smoothed; random networks where they were not shipped."""
     if not demo.built():
         return _random(bench)
-    count, options = bench.pick(BATCH, 4 * BATCH, 8 * BATCH), _options(bench)
+    count, options = _count(bench), _options(bench)
     names = [f"{demo.PREFIX}{name}" for name in demo.NAMES]
     return [Specimen(name, partial(load, name), partial(demo.shown, name, count), options, ours=True) for name in names]
 
@@ -52,7 +54,7 @@ def _random(bench: Bench) -> list[Specimen]:
         Specimen(
             name=f"random ViT {seed}",
             load=partial(_random_vit, seed),
-            data=partial(_random_images, seed, bench.pick(BATCH, 4 * BATCH, 8 * BATCH)),
+            data=partial(_random_images, seed, _count(bench)),
             options=options,
             ours=True,
             trained=False,
@@ -88,4 +90,8 @@ def _page() -> list[str]:
 
 def _options(bench: Bench) -> dict[str, Any]:
     """The same of `scan` and `explain`: so many sequences at most."""
-    return {"batch_size": BATCH, "max_batches": bench.pick(1, 4, 8)}
+    return {"batch_size": BATCH, "max_batches": _count(bench) // BATCH}
+
+
+def _count(bench: Bench) -> int:
+    return bench.pick(BATCH, 4 * BATCH, 8 * BATCH)
