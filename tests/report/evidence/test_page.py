@@ -75,8 +75,8 @@ def test_pictures_can_be_read_as_numbers(page: str) -> None:
 
 def test_studies_tell_runs_accuracy_and_minutes(page: str, store: Store, entries: list[Entry]) -> None:
     said = text(page[page.index('id="studies-heading"') :])
-    assert "made-up-study Scale paper, data cifar100, commit 0123456789. GPU minutes: 4.0." in said
-    assert "steep 0, 1 1 finished, 1 stopped 0.5 (no interval from 1)" in said
+    assert "made-up-study Scale paper, data cifar100, Made-up GPU, commit 0123456789. GPU minutes: 4.0." in said
+    assert "steep 0, 1 1 finished, 1 stopped 0.5 1 12,345" in said
     (study,) = [one for one in studies_of(entries, store) if one.name == "made-up-study"]
     assert variant_cells(study.variants["plain"])["accuracy"] == "0.55 [−0.0853, 1.19]"
     assert study.gpu_minutes == pytest.approx(4.0)

@@ -11,11 +11,11 @@ from unsmooth.report.series import PALETTE
 
 
 def tables(panel: Panel) -> dict[str, list[dict[str, object]]]:
-    return tables_of(panel, looks_of(Figure("", [panel])))
+    return tables_of(panel, looks_of(Figure("", [panel]), panel))
 
 
 def test_a_prediction_shares_the_colour_of_what_it_predicts() -> None:
-    looks = looks_of(Figure("", [curves()]))
+    looks = looks_of(Figure("", [curves()]), curves())
     assert {key: (look.name, look.colour, look.dashed) for key, look in looks.items()} == {
         ("plain", False): ("plain", PALETTE[0], False),
         ("plain", True): ("plain, predicted", PALETTE[0], True),
@@ -27,10 +27,18 @@ def test_a_formula_is_told_by_the_name_that_its_own_begins_with() -> None:
     x, y = [0.0, 1.0], [1.0, 2.0]
     solid = [Series(name, x, y) for name in ("σ = 1", "σ = 1.5", "lazy")]
     dashed = [Series(name, x, y, mark="dashed") for name in ("σ = 1.5, formula", "lazy, one", "lazy, other", "bound")]
-    looks = looks_of(Figure("", [Panel("", "", "", [*solid, *dashed])]))
+    panel = Panel("", "", "", [*solid, *dashed])
+    looks = looks_of(Figure("", [panel]), panel)
     assert looks["σ = 1.5, formula", True].colour == looks["σ = 1.5", False].colour
     others = [look.colour for (name, _), look in looks.items() if name != "σ = 1.5, formula"]
     assert len(set(others)) == len(others) == 6  # two of one line could not be told apart
+
+
+def test_colours_are_those_of_the_figure_unless_there_are_too_many_names() -> None:
+    few = [Panel("", "", "", [Series(name, [0.0], [1.0]) for name in names]) for names in ("ab", "ba")]
+    many = [Panel("", "", "", [Series(name, [0.0], [1.0]) for name in names]) for names in ("abcde", "fghia")]
+    assert looks_of(Figure("", few), few[1])["b", False].colour == PALETTE[1]
+    assert [look.colour for look in looks_of(Figure("", many), many[1]).values()] == list(PALETTE[:5])
 
 
 def test_an_open_end_is_a_gap_in_the_band_and_no_number_a_gap_in_the_line() -> None:

@@ -82,20 +82,26 @@ def _along(axes: Axes) -> Any:
         labels = {"labelAngle": 0, "labelLimit": 190, "grid": axes.apart and axes.lying}
         return channel("x:N", title=title, sort=list(axes.names)).axis(**labels)
     scale = {"type": "log", "nice": False} if axes.log_x else {"zero": False, "nice": False}
-    axis: dict[str, Any] = {"tickCount": 6, "labelOverlap": True, "format": "~g"}
+    axis: dict[str, Any] = {"tickCount": 6, "labelOverlap": True} | _logarithmic(axes.log_x)
     if axes.whole is not None and not axes.log_x:
         low, high = axes.whole
         each = list(range(low, high + 1)) if high - low <= _TICKS else None
-        axis |= {"tickMinStep": 1} if each is None else {"values": each}
+        axis |= {"format": ",d"} | ({"tickMinStep": 1} if each is None else {"values": each})
     return channel("x:Q", title=_title(axes.x, "x")).scale(**scale, padding=8).axis(**axis)
 
 
 def _up(axes: Axes, field: str) -> Any:
     alt = import_extra("altair")
     channel = alt.X if axes.lying else alt.Y
-    scale = {"type": "log"} if axes.log_y else {"zero": False, "padding": 6}
-    axis = {"tickCount": 6, "labelOverlap": True, "grid": True} | ({"format": "~g"} if axes.log_y else {})
-    return channel(f"{field}:Q", title=_title(axes.y, "x" if axes.lying else "y")).scale(**scale).axis(**axis)
+    scale = {"type": "log", "nice": False} if axes.log_y else {"zero": False}
+    axis = {"tickCount": 6, "labelOverlap": True, "grid": True} | _logarithmic(axes.log_y)
+    title = _title(axes.y, "x" if axes.lying else "y")
+    return channel(f"{field}:Q", title=title).scale(**scale, padding=6).axis(**axis)
+
+
+def _logarithmic(log: bool) -> dict[str, Any]:
+    """Plain numbers; other axes choose how many digits tell their ticks apart."""
+    return {"format": "~g"} if log else {}
 
 
 def _offset(axes: Axes, looks: Sequence[Look]) -> dict[str, Any]:

@@ -61,14 +61,13 @@ def panel_svg(drawn: Figure, panel: Panel) -> str | None:
 
 def panel_chart(drawn: Figure, panel: Panel) -> altair.LayerChart | None:
     """One panel; None where it has no numbers."""
-    looks = looks_of(drawn)
+    looks = looks_of(drawn, panel)
     tables = tables_of(panel, looks)
     if not set(tables) - {"reference"}:
         return None
     alt = import_extra("altair")
-    own = list(dict.fromkeys(looks[series.name, series.mark == "dashed"] for series in panel.series))
     title = alt.TitleParams(textwrap.wrap(printable(panel.title), 48) or "", fontSize=13)
-    return draw_panel(axes_of(panel), own, tables).properties(title=title)
+    return draw_panel(axes_of(panel), list(looks.values()), tables).properties(title=title)
 
 
 def _config(*colours: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _picture(drawn: Figure, panel: Panel) -> dict[str, Any]:
 
 def _numbers(drawn: Figure, panel: Panel) -> dict[str, Any]:
     """The picture as a table: a line for each place along the first axis, a column for each series."""
-    axes, looks = axes_of(panel), looks_of(drawn)
+    axes, looks = axes_of(panel), looks_of(drawn, panel)
     cells: dict[Any, dict[str, str]] = {}
     heads = []
     for series in panel.series:
@@ -112,5 +112,6 @@ def _study(one: StudyRuns) -> dict[str, Any]:
         "stopped": any(run.made.get("state") == "stopped" for run in one.runs),
         "lines": lines,
         "heads": list(next(iter(lines.values()))),
+        "hardware": ", ".join(dict.fromkeys(str(run.made.get("hardware") or "–") for run in one.runs)),
         "commits": ", ".join(dict.fromkeys(words.commit(run.made) for run in one.runs)),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,12 +55,20 @@ class Axes:
         return len(self.names) * max(map(len, self.names), default=0) * _LETTER > _LABELS
 
 
-def looks_of(figure: Figure) -> dict[tuple[str, bool], Look]:
-    """Name and colour of every series by its name and whether it is predicted: the same in all panels.
+def looks_of(figure: Figure, panel: Panel) -> dict[tuple[str, bool], Look]:
+    """Name and colour of every series of a panel by its name and whether it is predicted.
 
-    What is predicted for something measured, as its name begins with that of the other, shares its colour.
+    A name has the same colour in all panels, unless there are more names than colours. What is predicted for something
+    measured, as its name begins with that of the other, shares its colour.
     """
-    every = [series for panel in figure.panels for series in panel.series]
+    together = _looks([series for one in figure.panels for series in one.series])
+    colours = {look.colour for look in together.values()}
+    several = len({name for name, _ in together}) > len(PALETTE)
+    found = _looks(panel.series) if several and len(colours) == len(PALETTE) else together
+    return {key: found[key] for series in panel.series for key in [(series.name, series.mark == "dashed")]}
+
+
+def _looks(every: Sequence[Series]) -> dict[tuple[str, bool], Look]:
     solid = list(dict.fromkeys(series.name for series in every if series.mark != "dashed"))
     dashed = list(dict.fromkeys(series.name for series in every if series.mark == "dashed"))
     partners = {name: _measured_for(name, solid) for name in dashed}
@@ -101,7 +109,7 @@ def axes_of(panel: Panel) -> Axes:
     )
 
 
-def tables_of(panel: Panel, looks: dict[tuple[str, bool], Look]) -> dict[str, Rows]:
+def tables_of(panel: Panel, looks: Mapping[tuple[str, bool], Look]) -> dict[str, Rows]:
     """Rows by layer of the chart: `band`, `lines`, `bars`, `points`, `reference`; one without rows is left out."""
     axes = axes_of(panel)
     found: dict[str, Rows] = {"band": [], "reference": [], "lines": [], "bars": [], "points": []}

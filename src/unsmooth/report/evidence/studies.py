@@ -14,6 +14,7 @@ from unsmooth.evidence.study import STUDIES, Trained
 from unsmooth.report.evidence.words import in_words
 from unsmooth.report.series import number
 from unsmooth.report.training.words import duration
+from unsmooth.report.why.page import short
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def accuracy_of(run: Trained) -> float | None:
 
 
 def over_runs(values: Iterable[float | None]) -> str:
-    """Mean and interval of what there is.
+    """Mean and interval of what there is, or the one value.
 
-    >>> over_runs([1.0, None, 3.0]), over_runs([])
-    ('2 [−10.7, 14.7]', '–')
+    >>> over_runs([1.0, None, 3.0]), over_runs([1.0]), over_runs([])
+    ('2 [−10.7, 14.7]', '1', '–')
     """
     known = [value for value in values if value is not None]
-    return in_words(over_seeds(known)) if known else "–"
+    return in_words(over_seeds(known)) if len(known) > 1 else short(known[0] if known else None)
 
 
 def variant_cells(runs: Sequence[Trained]) -> dict[str, str]:
@@ -96,7 +97,6 @@ def variant_cells(runs: Sequence[Trained]) -> dict[str, str]:
         "steps": _count(first.get("steps")),
         "time of a run": duration(_mean([run.made.get("seconds") for run in runs])),
         "GPU minutes": f"{minutes_of(runs):.1f}",
-        "hardware": ", ".join(dict.fromkeys(str(run.made.get("hardware") or "–") for run in runs)),
     }
 
 
@@ -105,7 +105,8 @@ def data_in_words(run: Trained) -> str:
     data: Any = run.made.get("data")
     if not isinstance(data, Mapping):
         return "unknown data"
-    return f"{data.get('name', 'unknown data')}{' (synthetic)' if data.get('synthetic') else ''}"
+    name = str(data.get("name", "unknown data"))
+    return f"{name} (synthetic)" if data.get("synthetic") and name != "synthetic" else name
 
 
 def _mean(values: Sequence[Any]) -> float | None:
