@@ -150,3 +150,17 @@ def test_sharpened_and_smoothed_networks_change_places() -> None:
 def test_without_demo_models_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "built", lambda: False)
     assert _negated_norms.trained_networks(1) is None
+
+
+def test_trained_models_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a drawn network in place of the trained ones."""
+    size = (3, _negated_norms.VIT.image, _negated_norms.VIT.image)
+    monkeypatch.setattr(demo, "built", lambda: True)
+    monkeypatch.setattr(demo, "shown", lambda name, count: torch.ones(count, *size))
+    monkeypatch.setattr(_negated_norms, "load", lambda name: ViT(_negated_norms.VIT, seed=0).eval())
+    found = _negated_norms.trained_networks(2)
+    assert found is not None
+    assert {name: len(batches) for name, batches in found.items()} == dict.fromkeys(demo.NAMES, 2)
+    first, second = found["plain"]
+    assert first == second  # negating was taken back in between
+    assert len(first["negated"]) == _negated_norms.VIT.depth + 1
