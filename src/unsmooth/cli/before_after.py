@@ -1,17 +1,19 @@
-"""A model as it is and with remedies, side by side: what ``--with`` does in `scan` and `explain`."""
+"""A model as it is and with remedies (``--with``), or several models: what `scan` and `explain` show side by side."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch import nn
 
     from unsmooth.remedies.specification import Wish
+
+T = TypeVar("T")
 
 BEFORE = "before"
 
@@ -50,14 +52,41 @@ class Variants:
             self.make(model, which, blocks)
 
 
-def folder_of(which: str, taken: Sequence[Path], out: Path) -> Path:
-    """A folder for the model with remedies, named after them.
+def folders_of(found: Iterable[str | None], out: Path, several: bool = True) -> dict[str | None, Path]:
+    """A folder for each of several: the model as it is (None), with remedies, or one of several models.
 
-    >>> folder_of("deescalate(tau=0.5, place='values')", [], Path("out")).as_posix()
-    'out/with-deescalate-tau-0.5-place-values'
+    Where no more than one was asked for, it has `out` to itself.
+
+    >>> folders = folders_of([None, "deescalate(tau=0.5, place='values')"], Path("out"))
+    >>> [folder.as_posix() for folder in folders.values()]
+    ['out/before', 'out/with-deescalate-tau-0.5-place-values']
+    >>> folders_of(["demo:plain", "demo:smooth"], Path("out"))["demo:plain"].as_posix()
+    'out/demo-plain'
     """
-    plain = re.sub(r"[^\w.]+", "-", which).strip("-.")[:80]
-    folder, number = out / f"with-{plain}", 2
-    while folder in taken:
-        folder, number = out / f"with-{plain}-{number}", number + 1
-    return folder
+    keys = list(found)
+    if not several:
+        return dict.fromkeys(keys, out)
+    # Remedies begin with what matters, paths end with it.
+    before, part = ("with-", slice(80)) if None in keys else ("", slice(-80, None))
+    folders: dict[str | None, Path] = {}
+    for key in keys:
+        plain = BEFORE if key is None else before + re.sub(r"[^\w.]+", "-", key).strip("-.")[part]
+        folder, number = out / plain, 2
+        while folder in folders.values():
+            folder, number = out / f"{plain}-{number}", number + 1
+        folders[key] = folder
+    return folders
+
+
+def as_one(found: Mapping[str | None, T]) -> object:
+    """For JSON: by "before" and "with" for remedies, by "models" for several models."""
+    if None in found:
+        return {BEFORE: found[None], "with": {which: one for which, one in found.items() if which is not None}}
+    return {"models": dict(found)}
+
+
+def labelled(found: Mapping[str | None, T]) -> dict[str, T]:
+    """Under what a reader sees: models by their names, the others as "before" and "with …"."""
+    if None not in found:
+        return {str(which): one for which, one in found.items()}
+    return {BEFORE if which is None else f"with {which}": one for which, one in found.items()}

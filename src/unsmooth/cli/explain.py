@@ -1,4 +1,4 @@
-"""``unsmooth explain MODEL [DATA]``: verdicts by layer, predicted beside measured, and the report's "Why"."""
+"""``unsmooth explain MODEL… [DATA]``: verdicts by layer, predicted beside measured, and the report's "Why"."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unsmooth.cli.before_after import BEFORE, Variants, folder_of
+from unsmooth.cli.before_after import Variants, as_one, folders_of, labelled
 from unsmooth.cli.options import (
-    DEFAULT_MODEL,
     AllowPickle,
     Blocks,
     Debug,
     Dtype,
-    ModelArgument,
     Offline,
     Out,
     Quiet,
     Revision,
     TrustRemoteCode,
     With,
+    Words,
     bundled_page,
 )
+from unsmooth.cli.words import read_words
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import check_writable
 
@@ -35,14 +35,7 @@ BUNDLED = "page"
 
 
 def explain(
-    model: ModelArgument = DEFAULT_MODEL,
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[DATA]",
-            help="Text file, folder of texts or images, a text, or 'page' for the bundled one; default weights only.",
-        ),
-    ] = None,
+    words: Words = None,
     with_: With = None,
     out: Out = None,
     scan: Annotated[
@@ -65,45 +58,52 @@ def explain(
     allow_pickle: AllowPickle = False,
     debug: Debug = False,
 ) -> int:
-    """Say why the tokens of MODEL become alike or not: from weights alone, or with DATA also from what they do."""
+    """Say why the tokens of each MODEL become alike or not: from weights, or with DATA from what they do.
+
+    DATA may be 'page', the bundled one. Without DATA, demo models are shown their images; all others are judged by
+    their weights alone.
+    """
     from unsmooth.explaining import explain as run_explain
     from unsmooth.models import load
     from unsmooth.scanning import load_scan
     from unsmooth.scanning.assemble import model_name
 
+    asked = read_words(words)
     variants = Variants(with_)
+    asked.check_alone(name=name, **{"with": with_})
     scans = [] if scan is None else [load_scan(scan)]
     if out is not None:
         check_writable(out)
-    loaded = load(
-        model,
-        revision=revision,
-        dtype=dtype,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
-    variants.check(loaded, blocks)
-    called = name or model_name(loaded)
     found: Found = {}
-    for which in (None, *variants):
-        found[which] = run_explain(
-            loaded if which is None else variants.make(loaded, which, blocks),
-            bundled_page() if data == BUNDLED else data,
-            blocks=blocks,
-            max_batches=max_batches,
-            batch_size=batch_size,
-            max_length=max_length,
-            spectral_sequences=spectral_sequences,
-            jacobian=jacobian,
-            device=device,
-            progress=not quiet,
-            name=called if which is None else f"{called} with {which}",
+    for word in asked.models:
+        loaded = load(
+            word,
+            revision=revision,
+            dtype=dtype,
+            offline=offline,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
         )
+        variants.check(loaded, blocks)
+        called = name or model_name(loaded)
+        for which in (None, *variants):
+            found[which if len(asked.models) == 1 else word] = run_explain(
+                loaded if which is None else variants.make(loaded, which, blocks),
+                bundled_page() if asked.data == BUNDLED else asked.shown_to(word, loaded, None),
+                blocks=blocks,
+                max_batches=max_batches,
+                batch_size=batch_size,
+                max_length=max_length,
+                spectral_sequences=spectral_sequences,
+                jacobian=jacobian,
+                device=device,
+                progress=not quiet,
+                name=called if which is None else f"{called} with {which}",
+            )
     return _finish(found, scans, out, as_json, quiet)
 
 
-# By remedies as they were asked for; None is the model as it is, and comes first.
+# By model where there are several, else by remedies as they were asked for; None is the one model as it is, and first.
 Found = dict[str | None, "Explanation"]
 
 
@@ -123,12 +123,11 @@ def _finish(found: Found, scans: list[Scan], out: Path | None, as_json: bool, qu
 
 
 def _as_json(found: Found) -> object:
-    """The explanation; beside --with an object of the model as it is and of each remedy's."""
+    """The explanation, or an object of several."""
     from unsmooth.explaining.files import to_json
 
-    if len(found) == 1:
-        return to_json(found[None])
-    return {BEFORE: to_json(found[None]), "with": {which: to_json(one) for which, one in found.items() if which}}
+    each = {which: to_json(one) for which, one in found.items()}
+    return each[None] if list(each) == [None] else as_one(each)
 
 
 def _print(found: Found, out: Path | None) -> None:
@@ -137,23 +136,20 @@ def _print(found: Found, out: Path | None) -> None:
     if len(found) == 1:
         print_explanation(found[None], out)
     else:
-        print_verdicts(found[None], {which: one for which, one in found.items() if which is not None}, out)
+        print_verdicts(labelled(found), out)
 
 
 def _write(found: Found, scans: list[Scan], out: Path) -> None:
     """One explanation into the folder itself; several each into its own, with one report of all."""
-    folders: dict[Path, Explanation] = {}
+    folders = folders_of(found, out, several=len(found) > 1)
     for which, one in found.items():
-        inside = out / BEFORE if which is None else folder_of(which, list(folders), out)
-        folders[out if len(found) == 1 else inside] = one
-    for folder, one in folders.items():
-        one.save(folder)
+        one.save(folders[which])
     try:
         from unsmooth.report import save_why_figures, write_report
 
         write_report(scans, out / "report.html", explanations=list(found.values()))
-        for folder, one in folders.items():
-            save_why_figures(one, folder / "figures")
+        for which, one in found.items():
+            save_why_figures(one, folders[which] / "figures")
     except UnsmoothError as error:
         # The numbers are safe; a missing chart library is no reason to lose them.
         typer.echo(f"unsmooth: no report: {error}", err=True)

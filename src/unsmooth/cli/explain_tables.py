@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -38,33 +40,46 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
     print_ending(console, explanation.notes, explanation.sentence, out)
 
 
-def print_verdicts(before: Explanation, after: Mapping[str, Explanation], out: Path | None) -> None:
-    """Verdict, margin and measured change of every layer without and with remedies, and what each one says."""
+def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
+    """Verdict, margin and measured change of every layer of several explanations, and what each one says."""
     console = Console()
-    table = Table(title=f"{escape(before.name)} — why, before and after", title_justify="left")
-    table.add_column("layer", justify="right")
-    named = {"before": before, **{f"with {which}": one for which, one in after.items()}}
     measured = any(layer.measured is not None for one in named.values() for layer in one.layers)
+    # In a narrow terminal every verdict would break in two; margins are in the files and the report.
+    wide = console.width >= 9 + len(named) * (35 if measured else 24)
+    columns: dict[str, Callable[[LayerFinding], str]] = {}
+    if wide or not measured:
+        columns["margin"] = lambda layer: _number(layer.margin)
+    if measured:
+        columns["measured" if wide else "change"] = lambda layer: _change(layer.measured, wide)
+    table = Table(title="Why, by layer", title_justify="left", box=HEAVY_HEAD if wide else SIMPLE_HEAD)
+    table.add_column("layer", justify="right")
     for name in named:
         table.add_column(escape(name), overflow="fold")
-        table.add_column("margin", justify="right")
-        if measured:
-            table.add_column("measured", justify="right")
-    for layers in zip(*(one.layers for one in named.values()), strict=True):
+        for column in columns:
+            table.add_column(column, justify="right")
+    for number, layers in enumerate(zip_longest(*(one.layers for one in named.values())), 1):
         cells = []
-        for layer in layers:
-            cells += [_verdict(layer), _number(layer.margin), *([_number(layer.measured)] if measured else [])]
-        table.add_row(str(layers[0].layer), *cells)
+        for layer in layers:  # None where a model has fewer
+            cells += [""] if layer is None else [_verdict(layer)]
+            cells += ["" if layer is None else read(layer) for read in columns.values()]
+        table.add_row(str(number), *cells)
     console.print(table)
-    console.print(
-        "margin: log of how much faster the token mean grows than the rest; measured: change of t_sim over the layer.",
-        style="dim",
-    )
+    meanings = {
+        "margin": "margin: log of how much faster the token mean grows than the rest",
+        "measured": "measured: change of t_sim over the layer",
+        "change": "change: of t_sim over the layer, as measured",
+    }
+    console.print("; ".join(meanings[column] for column in columns) + ".", style="dim")
     for name, one in named.items():
         for note in one.notes:
             console.print(f"[yellow]note[/yellow] ({escape(name)}): {escape(note)}")
-        console.print(f"[bold]{escape(name)}[/bold]: {escape(one.sentence)}", soft_wrap=True)
+        said = one.sentence.removeprefix(f"{name}: ")
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(said)}", soft_wrap=True)
     print_where(console, out)
+
+
+def _change(value: float | None, wide: bool) -> str:
+    return _number(value) if wide or value is None or not math.isfinite(value) else f"{value:+.3f}"
 
 
 def _layers(explanation: Explanation) -> Table:

@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
+"""Where the demo models are not in the installation."""
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="[MODEL]", help="Hub name, folder, .gguf file, or all-MiniLM-L6-v2.", show_default=True),
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL…] [DATA]",
+        help="Models: hub name, folder, .gguf file, all-MiniLM-L6-v2, demo:plain, demo:sharpen or demo:smooth; by "
+        "default the last three. Then data: text file, folder of texts or images, or a text; by default a bundled "
+        "page, or the demo models' images.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for json, csv, manifest, figures and report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no table, sentence or progress.")]

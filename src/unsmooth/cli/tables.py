@@ -13,8 +13,8 @@ from rich.table import Table
 from unsmooth.scanning.result import Confound, Row, Scan
 
 
-def print_scan(scan: Scan, out: Path | None) -> None:
-    """The table by layer, what stands out, the notes and the sentence; last, where the report is."""
+def print_scan(scan: Scan, out: Path | None, last: bool = True) -> None:
+    """The table by layer, what stands out, the notes and the sentence; where it is the last thing, also the report."""
     console = Console()
     data = scan.manifest["data"]
     for site, definition in scan.sites.items():
@@ -34,16 +34,17 @@ def print_scan(scan: Scan, out: Path | None) -> None:
     )
     for line in confound_lines(scan.confounds):
         console.print(escape(line))
-    print_ending(console, scan.notes, scan.sentence, out)
+    print_ending(console, scan.notes, scan.sentence, out, last)
 
 
-def print_ending(console: Console, notes: Sequence[str], sentence: str, out: Path | None) -> None:
-    """Notes, the sentence, and where the report is."""
+def print_ending(console: Console, notes: Sequence[str], sentence: str, out: Path | None, last: bool = True) -> None:
+    """Notes, the sentence, and where it is the last thing, where the report is."""
     for note in notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
     console.print()
     console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=True)
-    print_where(console, out)
+    if last:
+        print_where(console, out)
 
 
 def print_where(console: Console, out: Path | None) -> None:
@@ -122,6 +123,30 @@ def _span(confounds: Sequence[Confound]) -> str:
 def print_comparison(scans: Sequence[Scan], metric: str, site: str, out: Path | None) -> None:
     """One column per scan, and under each how it changes with depth."""
     console = Console()
+    console.print(_comparison(scans, metric, site))
+    console.print(escape(scans[0].metrics[metric].definition), style="dim")
+    for scan in scans:
+        console.print(f"[bold]{escape(scan.name)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
+    if out is not None:
+        console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+
+
+def print_models(scans: Sequence[Scan], out: Path | None, last: bool = True) -> None:
+    """The curves of the first metric of several models at every site, what each says, and notes."""
+    console = Console()
+    metric = next(iter(scans[0].metrics))
+    for site in scans[0].sites:
+        console.print(_comparison(scans, metric, site))
+    console.print(escape(scans[0].metrics[metric].definition), style="dim")
+    for scan in scans:
+        for note in scan.notes:
+            console.print(f"[yellow]note[/yellow] ({escape(scan.name)}): {escape(note)}", soft_wrap=True)
+        console.print(f"[bold]{escape(scan.name)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
+    if last:
+        print_where(console, out)
+
+
+def _comparison(scans: Sequence[Scan], metric: str, site: str) -> Table:
     table = Table(title=f"{escape(metric)} — {site}", title_justify="left")
     table.add_column("layer", justify="right")
     for scan in scans:
@@ -133,15 +158,10 @@ def print_comparison(scans: Sequence[Scan], metric: str, site: str, out: Path | 
     if site == "residual" and any(changes):
         table.add_section()
         table.add_row("change", *("" if change is None else f"{change.mean:+.3f}" for change in changes), style="bold")
-    console.print(table)
-    console.print(escape(scans[0].metrics[metric].definition), style="dim")
-    for scan in scans:
-        console.print(f"[bold]{escape(scan.name)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
-    if out is not None:
-        console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+    return table
 
 
-def print_before_after(before: Scan, after: Mapping[str, Scan], out: Path | None) -> None:
+def print_before_after(before: Scan, after: Mapping[str, Scan], out: Path | None, last: bool = True) -> None:
     """The curves of the first metric without and with remedies, every metric at the last layer, and what each says."""
     console = Console()
     metric = next(iter(before.metrics))
@@ -156,7 +176,8 @@ def print_before_after(before: Scan, after: Mapping[str, Scan], out: Path | None
         for note in scan.notes:
             console.print(f"[yellow]note[/yellow] ({escape(which)}): {escape(note)}")
         console.print(f"[bold]{escape(which)}[/bold]: {escape(scan.sentence)}", soft_wrap=True)
-    print_where(console, out)
+    if last:
+        print_where(console, out)
 
 
 def _print_last_layers(console: Console, before: Scan, after: Mapping[str, Scan]) -> None:

@@ -126,7 +126,8 @@ def batches(model: str | nn.Module, count: int | None = None, batch_size: int = 
         count: How many images; None for all.
         batch_size: Images in a batch.
     """
-    return list(shown(model, count).split(batch_size))
+    seen = shown(model, count)
+    return [seen[start : start + batch_size] for start in range(0, len(seen), batch_size)]
 
 
 def absent(what: str) -> UnsmoothError:
