@@ -40,7 +40,8 @@ RECORD, TENSORS, WEIGHTS = "remedies.json", "remedies.safetensors", "model.safet
 _SAVED = Saved("remedies", "unsmooth.remedies.save", "apply", "saving the model again", FORMAT)
 # Beside the weights, a model's folder has what turns text and images into its input, and its licence.
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
-_NOT_BESIDE = ("*.index.json", "adapter_config.json", RECORD)
+# A manifest tells how the plain model was trained and how well it does, which is not true of another.
+_NOT_BESIDE = ("*.index.json", "adapter_config.json", "manifest.json", RECORD)
 
 
 @dataclass(frozen=True)
