@@ -61,3 +61,28 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny runs laid out as those that the shipped models come from."""
+    from tests.models.standins import train_runs
+
+    return train_runs(tmp_path_factory.mktemp("demo-runs"))
+
+
+@pytest.fixture(scope="session")
+def demo_home(demo_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins for the shipped models, packed as those are."""
+    from tests.models.standins import pack_standins
+
+    return pack_standins(demo_runs, tmp_path_factory.mktemp("demo") / "models")
+
+
+@pytest.fixture
+def standins(demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-ins in the place of the shipped models."""
+    from unsmooth.models import demo
+
+    monkeypatch.setattr(demo, "HOME", demo_home)
+    return demo_home
