@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11+, git and make:
-#   make scan    environment, then a scan of a real model with a table, a sentence and an HTML report
+#   make scan    environment, then three trained models side by side: tables, sentences and an HTML report
 #   make test    environment, lint, types, tests
 PYTHON ?= python3
 VENV   := .venv
@@ -12,7 +12,7 @@ TEST_WORKERS ?= 2
 	train tiny-recipes bench-augment kills agreement training-page
 
 help:
-	@echo "make scan     scan all-MiniLM-L6-v2 on a page of text, print the table, write the report"
+	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
 	@echo "make test     lint, type check and tests"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
@@ -43,8 +43,8 @@ $(VENV)/minilm: $(VENV)/installed
 
 install: $(VENV)/installed
 
-scan: $(VENV)/minilm
-	$(BIN)/unsmooth scan --baseline --out scans/all-MiniLM-L6-v2
+scan: $(VENV)/installed
+	$(BIN)/unsmooth scan demo:plain demo:sharpen demo:smooth --explain --out scans/demo
 
 test: lint types unit
 
