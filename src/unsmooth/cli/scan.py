@@ -76,7 +76,6 @@ def scan(
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
-    from unsmooth.explaining import explain as run_explain
     from unsmooth.models import find_anatomy, load
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
@@ -127,6 +126,8 @@ def scan(
                     seed=seed,
                 )
                 if explain and rank == 0:
+                    from unsmooth.explaining import explain as run_explain
+
                     found.whys[found.now] = run_explain(
                         model,
                         data,
