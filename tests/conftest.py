@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.processor import leave_out_what_is_only_announced
+
 # Tests must not wait for a hub that may not be there.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)
+leave_out_what_is_only_announced()
 
 WORDS = "the cat sat on a mat and saw one dog run past while rain fell over hills".split()
 TEXTS = [

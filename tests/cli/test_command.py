@@ -178,7 +178,15 @@ def test_nan_weights_end_in_a_result_and_a_failure(bert_folder, page, tmp_path, 
     assert [row.sequences for row in saved.curve()] == [5, 5, 0, 0]
 
 
-def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def hears_ctrl_c():
+    """A process started in the background ignores the signal, and Python leaves it at that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypatch, hears_ctrl_c):
     from unsmooth.scanning import run as scanning_run
 
     read = scanning_run.own_batches

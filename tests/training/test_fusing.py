@@ -100,3 +100,23 @@ def test_a_run_may_be_compiled_without_being_captured(
         found.append(weights(folder.path))
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_one_run_after_another_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter, plain = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, options=None: plain(function, backend=counter))
+    monkeypatch.setattr(ImageTask, "fusible", lambda task: [])
+    counts = [0]
+    # With a limit of one, torch gives up on the second network for good.
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for depth, remedy in enumerate(("", "deescalate", "sharpen"), start=1):
+            run = _run(tmp_path / remedy, remedy, depth)
+            with Fusing(run.engine, "blocks"):
+                run.task.loss(run.engine.model, torch.tensor(1))
+            counts.append(counter.frame_count)
+        assert torch._dynamo.config.recompile_limit == 1
+    assert counts == sorted(set(counts)), "each network was compiled"
+    torch._dynamo.reset()

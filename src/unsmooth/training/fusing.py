@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,9 @@ How = Literal["off", "blocks", "whole"]
 _CALLED = "_compiled_call_impl"
 # What our networks do before their first block.
 _BEFORE = "embedded"
+# Every module shares the code of its call, and torch counts by code how often it has compiled: past eight it gives up
+# for good and runs eagerly. A process that trains one run after another gets there, so it may compile more often.
+_COMPILED_AT_MOST = {"recompile_limit": 512, "accumulated_recompile_limit": 8192}
 
 
 class Fusing:
@@ -32,8 +36,11 @@ class Fusing:
     def __init__(self, step: Step, how: How) -> None:
         self._swaps = [] if how == "off" else list(_swaps(step, how))
         self._kept: list[dict[str, Any]] = []
+        self._limits = ExitStack()
 
     def __enter__(self) -> Fusing:
+        if self._swaps:
+            self._limits.enter_context(torch._dynamo.config.patch(_COMPILED_AT_MOST))
         for owner, name, fused in self._swaps:
             own = vars(owner)
             self._kept.append({name: own[name]} if name in own else {})
@@ -41,6 +48,7 @@ class Fusing:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._limits.close()
         for owner, name, _ in reversed(self._swaps):
             vars(owner).pop(name)
             vars(owner).update(self._kept.pop())

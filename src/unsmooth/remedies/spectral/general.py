@@ -76,12 +76,9 @@ class General(Diagonal):
 def _pseudo_inverse(rows_MD: Tensor) -> Tensor:
     """V⁺ (M, D) of the V whose columns the rows are.
 
-    By QR where V is tall: forming VᵀV would square the condition number. Errors are not checked, as that would wait for
-    the device; a singular V gives infinities.
+    By QR: forming VᵀV would square the condition number, and torch's inverse of a square V cannot be recorded in a CUDA
+    graph. Errors are not checked, as that would wait for the device; a singular V gives infinities.
     """
-    if rows_MD.shape[0] == rows_MD.shape[1]:
-        inverse_DM: Tensor = torch.linalg.inv_ex(rows_MD).inverse
-        return inverse_DM.mT
     q_DM, r_MM = torch.linalg.qr(rows_MD.mT)
     inverse_MD: Tensor = torch.linalg.solve_triangular(r_MM, q_DM.mT, upper=True)
     return inverse_MD
