@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Generic, TypeVar
 
-from unsmooth.errors import unknown_name
+from unsmooth.errors import expected, unknown_name
+from unsmooth.plugins import Plugin, find_plugins
 
 T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
     """A mapping that is filled by registration and suggests a name when one is missed.
+
+    Our own entries come first, then those of other packages. Both are looked for when the table is first read through,
+    or a name is missed, so that nobody waits for packages that nobody asked for.
+
+    Args:
+        kind: What is in it, in the singular, for messages.
+        home: Package of ours whose import registers our own entries, where it is not imported anyway.
+        group: Entry point group by which other packages add entries; None takes none.
+        accept: From what an entry point names to the name and the entry; raises where it is not one. Needed with
+            `group`.
 
     >>> colours = Registry[int]("colour")
     >>> colours.add("red", 1)
@@ -21,9 +33,19 @@ class Registry(Mapping[str, T], Generic[T]):
     unsmooth.errors.UnsmoothError: Expected a known colour but got 'rde'. Did you mean 'red'? Known: red.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        home: str | None = None,
+        group: str | None = None,
+        accept: Callable[[Any], tuple[str, T]] | None = None,
+    ) -> None:
         self.kind = kind
         self._items: dict[str, T] = {}
+        self._home, self._group, self._accept = home, group, accept
+        self._filled = False
+        self._plugins: tuple[Plugin, ...] = ()
 
     def add(self, name: str, item: T) -> T:
         """Register `item` under `name`, once."""
@@ -32,7 +54,36 @@ class Registry(Mapping[str, T], Generic[T]):
         self._items[name] = item
         return item
 
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """What other packages bring, whether it works or not."""
+        self._fill()
+        return self._plugins
+
+    def _fill(self) -> None:
+        if self._filled:
+            return
+        self._filled = True  # before: what is imported now may read this very table
+        if self._home is not None:
+            import_module(self._home)
+        if self._group is not None:
+            self._plugins = find_plugins(self._group, self._take)
+
+    def _take(self, load: Callable[[], Any]) -> str:
+        """Register what an entry point names, and nothing else that its package may have added while it was loaded."""
+        assert self._accept is not None, "a registry with a group says what it accepts"
+        before = dict(self._items)
+        try:
+            name, item = self._accept(load())
+        finally:
+            self._items = before
+        if before.setdefault(name, item) is not item:
+            raise expected(f"a {self.kind} with a name of its own", f"{name!r}, which is taken", "another name")
+        return name
+
     def __getitem__(self, name: str) -> T:
+        if name not in self._items:
+            self._fill()
         try:
             return self._items[name]
         except KeyError:
@@ -40,10 +91,14 @@ class Registry(Mapping[str, T], Generic[T]):
 
     # Mapping.__contains__ and .get go through __getitem__ and expect a KeyError, which users should not see.
     def __contains__(self, name: object) -> bool:
+        if name not in self._items:
+            self._fill()
         return name in self._items
 
     def __iter__(self) -> Iterator[str]:
+        self._fill()
         return iter(self._items)
 
     def __len__(self) -> int:
+        self._fill()
         return len(self._items)

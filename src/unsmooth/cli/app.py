@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -16,6 +20,7 @@ from unsmooth.cli.ls import ls
 from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
 from unsmooth.cli.train import train
+from unsmooth.plugins import PluginWarning
 
 EXIT_FOUND = 1
 """A --fail-if condition is met, or activations were NaN or Inf."""
@@ -63,7 +68,8 @@ def run(words: list[str]) -> int:
     """Run the command on `words` and return its exit code; no error leaves with a traceback unless --debug is given."""
     debug = "--debug" in words
     try:
-        code = app(args=words, standalone_mode=False, prog_name="unsmooth")
+        with _plugins_told_in_one_line():
+            code = app(args=words, standalone_mode=False, prog_name="unsmooth")
     except typer.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -73,6 +79,22 @@ def run(words: list[str]) -> int:
     except Exception as error:
         return _tell(_one_line(error), EXIT_BAD_INPUT, debug)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _plugins_told_in_one_line() -> Iterator[None]:
+    """A package of somebody else that does not load is one line on the error stream, without a place in our code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, PluginWarning):
+                typer.echo(f"unsmooth: {message}", err=True)
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = tell
+        yield
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|models|remedies|recipes|claims|studies``: what there is, with definitions."""
+"""``unsmooth ls metrics|models|remedies|recipes|claims|studies|plugins``: what there is, with definitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.errors import unknown_name
 
 _READS = {"tokens": "token vectors", "pair": "a layer and the one before", "attention": "attention maps"}
@@ -21,12 +22,12 @@ _IN_A_DECODER = {
 
 def ls(
     what: Annotated[
-        str, typer.Argument(metavar="metrics|models|remedies|recipes|claims|studies", help="What to list.")
+        str, typer.Argument(metavar="metrics|models|remedies|recipes|claims|studies|plugins", help="What to list.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics, models, remedies, training recipes, claims or studies that unsmooth knows."""
+    """List the metrics, models, remedies, training recipes, claims, studies or plugins that unsmooth knows."""
     kinds = {
         "metrics": (metric_entries, print_metrics),
         "models": (model_entries, print_models),
@@ -34,6 +35,7 @@ def ls(
         "recipes": (recipe_entries, print_recipes),
         "claims": (claim_entries, print_claims),
         "studies": (study_entries, print_studies),
+        "plugins": (plugin_entries, print_plugins),
     }
     if what not in kinds:
         raise unknown_name("list", what, kinds)

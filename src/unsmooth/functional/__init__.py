@@ -1,6 +1,6 @@
 """Pure functions of token vectors and attention maps: no state, no files, no model."""
 
-from unsmooth.functional._metric import METRICS, BoundMetric, Metric, parse_metric
+from unsmooth.functional._metric import METRICS, BoundMetric, Metric, metric, parse_metric
 from unsmooth.functional._tokens import Tokens
 from unsmooth.functional.attention_entropy import attention_entropy
 from unsmooth.functional.attention_sink import attention_sink
@@ -35,6 +35,7 @@ __all__ = [
     "linear_cka",
     "mean_cosine",
     "mean_distance",
+    "metric",
     "numerical_rank",
     "parse_metric",
     "participation_ratio",

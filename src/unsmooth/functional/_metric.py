@@ -39,7 +39,24 @@ class Metric:
     invariances: frozenset[Invariance] = frozenset()
 
 
-METRICS = Registry[Metric]("metric")
+# Functions by the declaration above them: an entry point names the function.
+_DECLARED: dict[Callable[..., Tensor], Metric] = {}
+
+
+def _accept(found: Any) -> tuple[str, Metric]:
+    """What an entry point may name: a function with `metric` above it."""
+    declared = _DECLARED.get(found) if callable(found) else None
+    if declared is None:
+        raise expected("a function with @unsmooth.functional.metric(…) above it", repr(found), "the function itself")
+    if declared.default:
+        # An installed package must not change what a scan measures unasked.
+        raise expected(
+            f"a plugin's metric only where it is asked for, as {found.__name__}", "default=True", "without it"
+        )
+    return declared.name, declared
+
+
+METRICS = Registry[Metric]("metric", group="unsmooth.metrics", accept=_accept)
 
 
 def metric(
@@ -75,24 +92,22 @@ def metric(
 
     def register(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         name = function.__name__
-        METRICS.add(
-            name,
-            Metric(
-                name=name,
-                function=function,
-                definition=definition,
-                paper=paper,
-                cost=cost,
-                chance=chance,
-                chance_note=chance_note,
-                degenerate=degenerate,
-                reads=reads,
-                default=default,
-                differentiable=differentiable,
-                rises_when_alike=rises_when_alike,
-                invariances=frozenset(invariances),
-            ),
+        declared = Metric(
+            name=name,
+            function=function,
+            definition=definition,
+            paper=paper,
+            cost=cost,
+            chance=chance,
+            chance_note=chance_note,
+            degenerate=degenerate,
+            reads=reads,
+            default=default,
+            differentiable=differentiable,
+            rises_when_alike=rises_when_alike,
+            invariances=frozenset(invariances),
         )
+        _DECLARED[function] = METRICS.add(name, declared)
         return function
 
     return register

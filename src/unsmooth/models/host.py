@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.registry import Registry
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ SITES: Mapping[str, str] = {
     "residual": "what a block hands on (post-norm: after its last norm); layer 0 enters the first block",
     "normed": "what attention reads",
     "attention": "output of the attention branch before it is added to the stream",
-    "mid": "the stream between attention and MLP; absent where both run in parallel",
+    "cross": "output of the cross-attention branch, which reads another stack, before it is added to the stream",
+    "mid": "the stream between attention (and cross-attention) and MLP; absent where both run in parallel",
     "mlp": "output of the MLP branch before it is added to the stream",
 }
 
@@ -40,6 +42,39 @@ class Tap:
     module: str
     end: Literal["input", "output"]
     copied: bool = False
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a batch calls the tokens of a stack.
+
+    Args:
+        tokens: The field that becomes its tokens.
+        mask: The field that marks those that are not padding; None where none can be.
+        each: Entries of that mask to a token.
+    """
+
+    tokens: str = "input_ids"
+    mask: str | None = "attention_mask"
+    each: int = 1
+
+
+TEXT = Reads()
+TARGET = Reads("decoder_input_ids", "decoder_attention_mask")
+IMAGE = Reads("pixel_values", None)
+
+
+@dataclass(frozen=True)
+class Cross:
+    """The cross-attention of a block: its queries are the block's own tokens, its values those of another stack.
+
+    Args:
+        module: Path, relative to the block, of the module inside which its map is formed.
+        values: Reads its value and output weights off a block.
+    """
+
+    module: str
+    values: Callable[[nn.Module], ValueProjection]
 
 
 def _no_preparation(model: nn.Module) -> AbstractContextManager[Any]:
@@ -64,6 +99,9 @@ class Host:
         wiring: The parts of a block by path; None where a remedy cannot change such a block.
         depth: How many block calls one forward pass makes.
         pads: Whether a batch may have padding; images have none, whatever mask their blocks are handed.
+        reads: What a batch calls the tokens of a block's stack, where that is all the model has.
+        stage: Reads the number of a stage, from 0, off a block's path; None where width and tokens stay as they are.
+        cross: The cross-attention of blocks that have the site "cross".
     """
 
     name: str
@@ -79,6 +117,9 @@ class Host:
     wiring: Callable[[nn.Module], Wiring] | None = None
     depth: Callable[[Mapping[str, nn.Module]], int] = len
     pads: bool = True
+    reads: Callable[[nn.Module], Reads] = lambda block: TEXT
+    stage: Callable[[str], int] | None = None
+    cross: Cross | None = None
 
     def __reduce__(self) -> Any:
         # Copied and pickled by its name, as a class is: a saved model that refers to its host need not hold functions.
@@ -91,7 +132,14 @@ def _registered(name: str) -> Host:
     return HOSTS[name]
 
 
-HOSTS = Registry[Host]("host")
+def _accept(found: Any) -> tuple[str, Host]:
+    """What an entry point may name: a host."""
+    if not isinstance(found, Host):
+        raise expected("an unsmooth.models.Host", repr(found), "the host itself")
+    return found.name, found
+
+
+HOSTS = Registry[Host]("host", group="unsmooth.hosts", accept=_accept)
 
 
 def host_of(module: nn.Module) -> Host | None:

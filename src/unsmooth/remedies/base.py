@@ -7,6 +7,7 @@ saving) is done for it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -154,7 +155,24 @@ class Edit(nn.Module):
         return {}
 
 
-REMEDIES = Registry[type[Edit]]("remedy")
+def option_defaults(kind: type[Edit]) -> dict[str, Any]:
+    """The options of a remedy with their defaults: the keyword-only arguments of its `__init__`."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _accept(found: Any) -> tuple[str, type[Edit]]:
+    """What an entry point may name: a remedy that says what it is."""
+    if not (isinstance(found, type) and issubclass(found, Edit)):
+        raise expected("a subclass of unsmooth.remedies.Edit", repr(found), "the class itself")
+    missing = [name for name in ("name", "summary", "paper", "equation", "causal", "cost") if not hasattr(found, name)]
+    missing += [f"options[{name!r}]" for name in option_defaults(found) if name not in found.options]
+    if missing:
+        raise expected(f"a remedy that says its {', '.join(missing)}", f"{found.__name__} without", "adding them")
+    return found.name, found
+
+
+REMEDIES = Registry[type[Edit]]("remedy", home="unsmooth.remedies.catalogue", group="unsmooth.remedies", accept=_accept)
 
 
 def remedy(edit: type[Edit]) -> type[Edit]:

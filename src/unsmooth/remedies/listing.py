@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import REMEDIES, CausalForm, Edit
-
-ENTRY_POINTS = "unsmooth.remedies"
+from unsmooth.remedies.base import REMEDIES, CausalForm, Edit, option_defaults
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,6 @@ def names() -> list[str]:
     >>> "deescalate" in names()
     True
     """
-    _load()
     return sorted(REMEDIES)
 
 
@@ -85,40 +78,9 @@ def describe(name: str) -> Description:
 
 def find_remedy(name: str) -> type[Edit]:
     """The class of a remedy."""
-    _load()
     if not isinstance(name, str):
         raise expected("the name of a remedy", repr(name), f"one of {', '.join(names())}")
     return REMEDIES[name]
-
-
-def option_defaults(kind: type[Edit]) -> dict[str, Any]:
-    """The options of a remedy with their defaults: the keyword-only arguments of its `__init__`."""
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-@functools.cache
-def _load() -> None:
-    from unsmooth.remedies import catalogue  # noqa: F401 - registers our own
-
-    for entry in entry_points(group=ENTRY_POINTS):
-        try:
-            _add(entry.load())
-        except Exception as error:  # somebody else's package must not take ours down
-            warnings.warn(f"The remedy {entry.name!r} of {entry.value!r} failed to load: {error}", stacklevel=2)
-
-
-def _add(kind: Any) -> None:
-    if not (isinstance(kind, type) and issubclass(kind, Edit)):
-        raise expected("a subclass of unsmooth.remedies.Edit", repr(kind), "the class itself")
-    missing = [name for name in ("name", "summary", "paper", "equation", "causal", "cost") if not hasattr(kind, name)]
-    missing += [f"options[{name!r}]" for name in option_defaults(kind) if name not in kind.options]
-    if missing:
-        raise expected(f"a remedy that says its {', '.join(missing)}", f"{kind.__name__} without", "adding them")
-    if kind.name not in REMEDIES:
-        REMEDIES.add(kind.name, kind)
-    elif REMEDIES[kind.name] is not kind:  # or it has used the decorator too
-        raise expected("a remedy with a name of its own", f"{kind.name!r}, which is taken", "another name")
 
 
 def _words(neutral: Mapping[str, Any] | None) -> str:

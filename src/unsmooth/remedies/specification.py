@@ -11,8 +11,9 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.randomise import private_randomness
+from unsmooth.remedies.base import option_defaults
 from unsmooth.remedies.layers import Layers
-from unsmooth.remedies.listing import find_remedy, option_defaults
+from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.verbs import apply
 
 M = TypeVar("M", bound=nn.Module)

@@ -16,11 +16,11 @@ from unsmooth.models import find_anatomy
 from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.block_parts import linear_weights
 from unsmooth.models.watch import is_compiled
-from unsmooth.remedies.base import Edit
+from unsmooth.remedies.base import Edit, option_defaults
 from unsmooth.remedies.block import add_edit, drop_edit, hook_stack, remedies_of, sites_of, stack_of
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.layers import Layers, choose_layers
-from unsmooth.remedies.listing import find_remedy, option_defaults
+from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
