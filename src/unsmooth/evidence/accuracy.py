@@ -9,7 +9,7 @@ from typing import Any
 from unsmooth.errors import expected
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import Measured
-from unsmooth.evidence.figure import Figure, Mark, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, above
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.evidence.study import Trained
@@ -112,7 +112,7 @@ def draw_benefit(measured: Measured, variant: str) -> Figure:
 
 
 def _differences(title: str, along: str, variant: str, gaps: Mapping[str, Interval]) -> Panel:
-    series = _series(f"{variant} minus plain", list(gaps), list(gaps.values()), "points")
+    series = with_intervals(f"{variant} minus plain", list(gaps), list(gaps.values()), "points")
     return Panel(title=title, x=along, y="difference in percentage points", series=[series], reference=0.0)
 
 
@@ -127,7 +127,7 @@ def _by_corruption(measured: Measured, variant: str) -> dict[str, Interval]:
 
 def _over_severity(measured: Measured, variant: str) -> Panel:
     severities = [0, *measured["severities"]]
-    series = [_series(one, severities, _curve(measured, one), "line") for one in ("plain", variant)]
+    series = [with_intervals(one, severities, _curve(measured, one)) for one in ("plain", variant)]
     return Panel(title="by severity, mean over corruptions", x="severity", y="accuracy in %", series=series)
 
 
@@ -138,14 +138,3 @@ def _curve(measured: Measured, variant: str) -> list[Interval]:
         for seed, by_name in measured["corrupted"][variant].items()
     ]
     return [over_seeds([100 * value for value in values]) for values in zip(*by_seed, strict=True)]
-
-
-def _series(name: str, x: Sequence[float] | Sequence[str], intervals: Sequence[Interval], mark: Mark) -> Series:
-    return Series(
-        name=name,
-        x=x,
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-        mark=mark,
-    )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.figure import Mark, Series
+from unsmooth.evidence.figure import Mark, Series, with_intervals
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
 
@@ -102,15 +102,3 @@ def by_layer(measured: Measured, variant: str, moment: str, mark: Mark = "line")
     runs = [layers for layers in measured["variants"][variant][moment].values() if None not in layers]
     intervals = [over_seeds(list(values)) for values in zip(*runs, strict=True)]
     return with_intervals(variant, list(range(len(intervals))), intervals, mark)
-
-
-def with_intervals(name: str, x: list[Any], intervals: list[Interval], mark: Mark = "line") -> Series:
-    """Values and their intervals as a series."""
-    return Series(
-        name=name,
-        x=x,
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-        mark=mark,
-    )

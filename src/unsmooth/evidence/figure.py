@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from unsmooth.evidence.interval import Interval
 
 Mark = Literal["line", "points", "dashed"]
 
@@ -28,6 +31,22 @@ class Series:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     mark: Mark = "line"
+
+
+def with_intervals(
+    name: str, x: Sequence[float] | Sequence[str], intervals: Iterable[Interval], mark: Mark = "line"
+) -> Series:
+    """Values with their intervals; where one has no ends, as that of one seed, values alone.
+
+    >>> with_intervals("plain", [0], [Interval(1.0, 0.5, 1.5, 3)]).low
+    [0.5]
+    >>> with_intervals("plain", [0], [Interval(1.0, -math.inf, math.inf, 1)]).low is None
+    True
+    """
+    found = list(intervals)
+    low, high = [one.low for one in found], [one.high for one in found]
+    known = all(map(math.isfinite, [*low, *high]))
+    return Series(name, x, [one.value for one in found], low if known else None, high if known else None, mark)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, below
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
@@ -77,10 +77,10 @@ class AsymmetryFalls(Claim):
         over_training = [over_seeds([fmean(run[place]["layers"]) for run in runs]) for place in range(len(epochs))]
         up, many = "‖H − Hᵀ‖ / (2‖H‖)", len(runs[0][0]["layers"])
         by_layer = [
-            _series(name, list(range(1, many + 1)), [_at(runs, moment, layer) for layer in range(many)])
+            with_intervals(name, list(range(1, many + 1)), [_at(runs, moment, layer) for layer in range(many)])
             for name, moment in (("before training", 0), ("after training", -1))
         ]
-        mean = _series("mean over layers", epochs, over_training)
+        mean = with_intervals("mean over layers", epochs, over_training)
         return Figure(
             "Asymmetry of H in the plain models, mean and 95 % interval over seeds; the line: random weights.",
             [
@@ -117,13 +117,3 @@ def _layers(runs: list[Any], epochs: list[float]) -> list[Series]:
         )
         for layer in range(len(runs[0][0]["layers"]))
     ]
-
-
-def _series(name: str, x: list[float], intervals: list[Interval]) -> Series:
-    return Series(
-        name=name,
-        x=x,
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-    )

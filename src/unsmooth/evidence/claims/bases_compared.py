@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from unsmooth.errors import expected
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
@@ -84,7 +84,7 @@ class BasesCompared(Claim):
         }
         title, up = "what eigenvalues in [−1, 0] do not bound", "largest eigenvalue of (H + Hᵀ)/2"
         panels = (
-            Panel("accuracy", "basis", "accuracy in %", [_series("all", list(measured), accuracies, points=True)]),
+            Panel("accuracy", "basis", "accuracy in %", [with_intervals("all", list(measured), accuracies, "points")]),
             Panel("similarity after training", "layer", "mean cosine", _drawn(series["mean cosine"])),
             Panel(title, "layer", up, _drawn(series["symmetric part"]), reference=0.0),
         )
@@ -172,19 +172,8 @@ def _symmetric_parts(run: Measured) -> list[float]:
 def _by_layer(measured: Measured, variant: str, numbers: Callable[[Measured], list[float]], first: int) -> Series:
     runs = [numbers(run) for run in _finished(measured, variant).values()]
     intervals = [over_seeds(list(values)) for values in zip(*runs, strict=True)]
-    return _series(variant, list(range(first, first + len(intervals))), intervals)
+    return with_intervals(variant, list(range(first, first + len(intervals))), intervals)
 
 
 def _drawn(series: Sequence[Series]) -> list[Series]:
     return [one for one in series if one.y]
-
-
-def _series(name: str, x: list[int] | list[str], intervals: list[Interval], *, points: bool = False) -> Series:
-    return Series(
-        name=name,
-        x=x,
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-        mark="points" if points else "line",
-    )

@@ -17,10 +17,9 @@ from unsmooth.evidence.by_depth import (
     last_cosines,
     mean_accuracy,
     over_half_way,
-    with_intervals,
 )
 from unsmooth.evidence.claim import P2, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel
+from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, above, below, judged
 from unsmooth.evidence.interval import over_seeds, paired
 from unsmooth.evidence.studies.depth import KINDS

@@ -15,7 +15,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
 from unsmooth.evidence.claims._random_layers import ATTENTION, WEIGHTS, condition, generator, layers_to_settle, tokens
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, above, judged
 from unsmooth.evidence.interval import over_seeds, share
 from unsmooth.theory import LIMITS, iterate, outcome, predict
@@ -106,14 +106,7 @@ class EigenvaluesDecide(Claim):
         """Distance by kind of attention, agreement by limit."""
         table: dict[str, dict[str, int]] = measured["table"]
         drawn = {name: share(row.get(name, 0), sum(row.values())) for name, row in table.items() if row}
-        right = Series(
-            name="share",
-            x=list(drawn),
-            y=[one.value for one in drawn.values()],
-            low=[one.low for one in drawn.values()],
-            high=[one.high for one in drawn.values()],
-            mark="points",
-        )
+        right = with_intervals("share", list(drawn), drawn.values(), "points")
         found = {kind: [row.get(kind) for row in measured["distance"]] for kind in ATTENTION}
         far = {kind: max(one for one in values if one is not None) for kind, values in found.items() if any(values)}
         largest = Series("largest over draws", list(far), list(far.values()), mark="points")

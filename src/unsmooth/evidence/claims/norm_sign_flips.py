@@ -16,7 +16,7 @@ from unsmooth.evidence.claims._counting import never
 from unsmooth.evidence.claims._negated_norms import drawn_networks, trained_networks
 from unsmooth.evidence.claims._one_layer import branch, definite, peaked_or_flat, turning, unit_stream
 from unsmooth.evidence.claims._random_layers import generator, tokens
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, above, judged
 from unsmooth.evidence.interval import over_seeds, share
 from unsmooth.theory import iterate
@@ -211,13 +211,7 @@ def _of_networks(what: str, networks: Mapping[str, Sequence[Mapping[str, Sequenc
 
 def _shares(name: str, counts: Mapping[str, Sequence[int]]) -> Series:
     found = {float(key): share(*both) for key, both in counts.items()}
-    return Series(
-        name=name,
-        x=list(found),
-        y=[one.value for one in found.values()],
-        low=[one.low for one in found.values()],
-        high=[one.high for one in found.values()],
-    )
+    return with_intervals(name, list(found), found.values())
 
 
 def _by_layer(networks: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> Iterator[Series]:

@@ -18,10 +18,9 @@ from unsmooth.evidence.by_depth import (
     last_cosines,
     mean_accuracy,
     over_half_way,
-    with_intervals,
 )
 from unsmooth.evidence.claim import P2, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 

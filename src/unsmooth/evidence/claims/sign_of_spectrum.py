@@ -23,7 +23,7 @@ from unsmooth.evidence.claims._random_layers import (
     tokens,
 )
 from unsmooth.evidence.claims._where_signs_fail import EARLY, count_far_from_normal, count_heads
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, judged
 from unsmooth.evidence.interval import Interval, over_seeds, share
 from unsmooth.spectra import flip_scale, fold_pre_norm
@@ -233,10 +233,4 @@ def _violations(counted: Sequence[Finding]) -> int:
 
 def _by_scale(name: str, per_seed: Sequence[Sequence[float]]) -> Series:
     intervals: list[Interval] = [over_seeds(list(values)) for values in zip(*per_seed, strict=True)]
-    return Series(
-        name=name,
-        x=list(SCALES),
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-    )
+    return with_intervals(name, list(SCALES), intervals)

@@ -22,7 +22,7 @@ from unsmooth.errors import expected
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.by_sequence import by_sequence
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict
 from unsmooth.evidence.interval import LEVEL, Interval, share
 from unsmooth.evidence.specimen import Specimen
@@ -248,11 +248,4 @@ def _beside(models: Sequence[Model]) -> Series:
 
 
 def _points(name: str, models: Sequence[Model], found: Sequence[Interval]) -> Series:
-    return Series(
-        name=name,
-        x=[str(model["name"]) for model in models],
-        y=[one.value for one in found],
-        low=[one.low for one in found],
-        high=[one.high for one in found],
-        mark="points",
-    )
+    return with_intervals(name, [str(model["name"]) for model in models], found, "points")

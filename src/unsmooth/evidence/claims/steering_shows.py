@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.figure import Figure, Panel, Series
-from unsmooth.evidence.finding import Finding, Judgement, above, below, judged
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
+from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, below, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 
 MOMENTS = {"before training": 0, "after training": -1}
+FINER = "finer patches, one seed"
 
 
 @claim
@@ -29,55 +31,64 @@ class SteeringShows(Claim):
         "and smooth minus plain, lie below and above 0, before and after training: all four"
     )
     refuted_if: ClassVar[str] = "one of the four intervals lies wholly on the other side of 0"
-    studies: ClassVar[tuple[str, ...]] = ("steering",)
+    studies: ClassVar[tuple[str, ...]] = ("steering", "finer_patches")
 
     def measure(self, bench: Bench) -> dict[str, Any]:
-        """Mean cosine per layer of every run, before and after."""
+        """Mean cosine per layer of every run, before and after: of each study, variant and seed."""
         return {
-            variant: {
-                str(seed): {moment: run.layers("mean_cosine", place) for moment, place in MOMENTS.items()}
-                for seed, run in runs.items()
+            study: {
+                variant: {
+                    str(seed): {moment: run.layers("mean_cosine", place) for moment, place in MOMENTS.items()}
+                    for seed, run in runs.items()
+                }
+                for variant, runs in bench.study(study).items()
             }
-            for variant, runs in bench.study("steering").items()
+            for study in self.studies
         }
 
     def judge(self, measured: Measured) -> Judgement:
-        """Four paired differences."""
-        found = [
-            Finding(f"mean cosine at the last layer {moment}, {variant} minus plain", gap, side(gap))
-            for moment in reversed(MOMENTS)
-            for variant, side in (("sharpen", below), ("smooth", above))
-            for gap in [paired(_last(measured, variant, moment), _last(measured, "plain", moment))]
-        ]
-        after = {variant: over_seeds(list(_last(measured, variant, "after training").values())) for variant in measured}
+        """Four paired differences of `steering`; those of the other study, which has one seed, are told beside them."""
+        by_study = {study: _gaps(found) for study, found in measured.items()}
+        found = [Finding(what, gap, side(gap)) for what, gap, side in by_study["steering"]]
+        finer = [Finding(f"{FINER}: {what}", gap) for what, gap, _ in by_study["finer_patches"]]
+        after = {
+            variant: over_seeds(list(_last(runs, "after training").values()))
+            for variant, runs in measured["steering"].items()
+        }
         words = ", ".join(f"{variant} {value.value:.2f}" for variant, value in after.items())
-        return judged(found, f"Mean cosine at the last layer after training: {words}.")
+        return judged([*found, *finer], f"Mean cosine at the last layer after training: {words}.")
 
     def figure(self, measured: Measured) -> Figure:
         """Mean cosine by layer."""
         panels = [
             Panel(
-                title=moment,
+                title=moment if study == "steering" else f"{moment}, {FINER}",
                 x="layer",
                 y="mean cosine",
-                series=[_series(measured, variant, moment) for variant in measured],
+                series=[_series(variant, runs, moment) for variant, runs in found.items()],
             )
+            for study, found in measured.items()
             for moment in MOMENTS
         ]
         return Figure("Mean cosine of the tokens by layer, mean and 95 % interval over seeds.", panels)
 
 
-def _last(measured: Measured, variant: str, moment: str) -> dict[int, float]:
-    return {int(seed): moments[moment][-1] for seed, moments in measured[variant].items()}
+def _gaps(found: Measured) -> list[tuple[str, Interval, Callable[[Interval], Verdict]]]:
+    return [
+        (
+            f"mean cosine at the last layer {moment}, {variant} minus plain",
+            paired(_last(found[variant], moment), _last(found["plain"], moment)),
+            side,
+        )
+        for moment in reversed(MOMENTS)
+        for variant, side in (("sharpen", below), ("smooth", above))
+    ]
 
 
-def _series(measured: Measured, variant: str, moment: str) -> Series:
-    by_layer = zip(*(moments[moment] for moments in measured[variant].values()), strict=True)
-    intervals: list[Interval] = [over_seeds(list(values)) for values in by_layer]
-    return Series(
-        name=variant,
-        x=list(range(len(intervals))),
-        y=[one.value for one in intervals],
-        low=[one.low for one in intervals],
-        high=[one.high for one in intervals],
-    )
+def _last(runs: Measured, moment: str) -> dict[int, float]:
+    return {int(seed): moments[moment][-1] for seed, moments in runs.items()}
+
+
+def _series(variant: str, runs: Measured, moment: str) -> Series:
+    by_layer = list(zip(*(moments[moment] for moments in runs.values()), strict=True))
+    return with_intervals(variant, list(range(len(by_layer))), (over_seeds(list(values)) for values in by_layer))
