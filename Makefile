@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
-	train tiny-recipes bench-augment kills agreement training-page
+	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-page
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -27,6 +27,9 @@ help:
 	@echo "make kills    twenty kills of training runs and their resumes, bit by bit (four minutes)"
 	@echo "make agreement  DDP and FSDP2 on two processes beside one process"
 	@echo "make training-page  docs/training from benchmarks/results"
+	@echo "make evidence all claims at the smallest scale, timed (two minutes)"
+	@echo "make evidence-models  the two claims about trained models, on eleven of them (an hour)"
+	@echo "make evidence-page  docs/evidence and the ledger of README.md from evidence/"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -97,6 +100,15 @@ agreement: $(VENV)/installed
 
 training-page: $(VENV)/installed
 	$(BIN)/python -m benchmarks.training_page
+
+evidence: $(VENV)/installed
+	$(BIN)/python -m benchmarks.evidence_tiny
+
+evidence-models: $(VENV)/minilm
+	$(BIN)/python -m benchmarks.evidence_models
+
+evidence-page: $(VENV)/installed
+	$(BIN)/python -m benchmarks.evidence_page
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost
