@@ -23,7 +23,7 @@ from unsmooth.cli.options import (
     bundled_page,
 )
 from unsmooth.cli.ranks import process_group
-from unsmooth.cli.scan_output import Findings, finish
+from unsmooth.cli.scan_output import Findings, check_parquet, finish
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
 
@@ -51,6 +51,9 @@ def scan(
     ] = False,
     with_: With = None,
     out: Out = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Beside --out, also write scan.parquet; needs the extra parquet.")
+    ] = False,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +88,8 @@ def scan(
     conditions = [Condition.parse(text) for text in fail_if or ()]
     variants = Variants(with_)
     asked.check_alone(name=name, **{"with": with_})
+    if parquet:
+        check_parquet(out)
     if out is not None:
         check_writable(out)
 
@@ -138,7 +143,7 @@ def scan(
                         progress=not quiet,
                         name=called,
                     )
-        return finish(found, conditions, out, as_json, quiet) if rank == 0 else 0
+        return finish(found, conditions, out, as_json, quiet, parquet) if rank == 0 else 0
 
 
 def _split(text: str) -> list[str]:

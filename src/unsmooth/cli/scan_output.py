@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from unsmooth.cli.before_after import as_one, folders_of, labelled
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, expected
 
 if TYPE_CHECKING:
     from unsmooth.explaining import Explanation
@@ -56,12 +56,23 @@ class Findings:
             self.interrupted = True
 
 
-def finish(found: Findings, conditions: list[Condition], out: Path | None, as_json: bool, quiet: bool) -> int:
+def check_parquet(out: Path | None) -> None:
+    """Refuse --parquet where no such file could be written, before any work is done for it."""
+    from unsmooth.scanning.parquet import import_pyarrow
+
+    if out is None:
+        raise expected("a folder for --parquet", "none", "--out DIR beside it")
+    import_pyarrow()
+
+
+def finish(
+    found: Findings, conditions: list[Condition], out: Path | None, as_json: bool, quiet: bool, parquet: bool = False
+) -> int:
     """Write, print, and tell by the exit code what is wrong."""
     from unsmooth.cli.app import EXIT_FOUND, EXIT_INTERRUPTED
 
     if out is not None:
-        _write(found, out)
+        _write(found, out, parquet)
     if as_json:
         typer.echo(json.dumps(_as_json(found), allow_nan=False))
     elif not quiet:
@@ -123,11 +134,11 @@ def _tell_conditions(found: Findings, conditions: list[Condition]) -> bool:
     return holding
 
 
-def _write(found: Findings, out: Path) -> None:
+def _write(found: Findings, out: Path, parquet: bool) -> None:
     """One scan into the folder itself; several each into its own, with one report of all."""
     folders = folders_of(found.scans, out, found.several)
     for which, one in found.scans.items():
-        one.save(folders[which])
+        one.save(folders[which], parquet=parquet)
     for which, why in found.whys.items():
         why.save(folders[which] / WHY)
     scans = list(found.scans.values())

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from unsmooth.errors import expected
+from unsmooth import extras
 
 
 def import_extra(name: str) -> Any:
     """Import a package of the `report` extra, or say how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        wanted = f"the package {name}, which draws the charts,"
-        raise expected(wanted, f"an environment without it ({error})", 'pip install "unsmooth[report]"') from None
+    return extras.import_extra(name, extra="report", purpose="which draws the charts")

@@ -1,4 +1,4 @@
-"""A scan on disk: scan.json (everything), scan.csv (the frame), manifest.json (what made it)."""
+"""A scan on disk: scan.json (everything), scan.csv (the frame; also as Parquet), manifest.json (what made it)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.files import Saved, check_writable, finite, write_whole
+from unsmooth.scanning.parquet import parquet_bytes
 from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 FORMAT = 1
 _SAVED = Saved("scan", "Scan.save", "scan", "scanning again", FORMAT)
 
 
-def save_scan(scan: Scan, folder: Path) -> Path:
-    """Write the three files; the manifest last, so that a folder with a manifest is whole."""
+def save_scan(scan: Scan, folder: Path, *, parquet: bool = False) -> Path:
+    """Write the files; the manifest last, so that a folder with a manifest is whole."""
+    # First: without pyarrow nothing is written.
+    frame = parquet_bytes(scan) if parquet else None
     check_writable(folder)
+    if frame is not None:
+        write_whole(folder / "scan.parquet", frame)
     write_whole(folder / "scan.json", json.dumps(to_json(scan), indent=1, allow_nan=False))
     write_whole(folder / "scan.csv", scan.to_frame().to_csv(index=False))
     write_whole(folder / "manifest.json", json.dumps(finite(dict(scan.manifest)), indent=1, allow_nan=False))

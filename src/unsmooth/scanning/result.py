@@ -164,8 +164,23 @@ class Scan:
 
         return notebook_html(self)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write scan.json, scan.csv and manifest.json into `folder`; each file appears whole or not at all."""
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write the frame as a Parquet file, definitions and manifest in its metadata; needs the extra `parquet`.
+
+        ``pandas.read_parquet(path)`` gives `to_frame` back.
+        """
+        from unsmooth.files import write_whole
+        from unsmooth.scanning.parquet import parquet_bytes
+
+        return write_whole(Path(path), parquet_bytes(self))
+
+    def save(self, folder: str | Path, *, parquet: bool = False) -> Path:
+        """Write scan.json, scan.csv and manifest.json into `folder`; each file appears whole or not at all.
+
+        Args:
+            folder: Is made where it is not there.
+            parquet: Also write scan.parquet; see `to_parquet`.
+        """
         from unsmooth.scanning.files import save_scan
 
-        return save_scan(self, Path(folder))
+        return save_scan(self, Path(folder), parquet=parquet)
