@@ -13,6 +13,7 @@ from torch import nn
 from tests.models.entry import DIM, LAYERS, SPECIAL, Entry, hf, images, texts, vectors
 from tests.models.fused_entries import FUSED
 from tests.models.own_entries import OWN
+from tests.models.plain_entries import PLAIN
 from tests.models.timm_entries import STAND_INS
 
 
@@ -272,7 +273,6 @@ ENTRIES = (
     _phi(),
     _llama_like("llama", "Llama"),
     _llama_like("llama", "Llama", "grouped", attention_bias=True, **GROUPED),
-    _llama_like("llama", "Mistral"),
     _llama_like("qwen", "Qwen2"),
     _llama_like("qwen", "Qwen2", "qwen2-grouped", **GROUPED),
     _llama_like("qwen", "Qwen3"),
@@ -287,6 +287,7 @@ ENTRIES = (
     _torch_encoder(norm_first=False, batch_first=False, floating=True),
     _torch_encoder(norm_first=True, batch_first=False, floating=False),
     *FUSED,
+    *PLAIN,
     *STAND_INS,
     *OWN,
 )

@@ -12,7 +12,17 @@ from unsmooth.models.value_projection import Norm
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # By exact name: other RMS norms add one to their weights, or scale otherwise.
-_PLAIN_RMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm", "RmsNorm", "RMSNorm"}
+_PLAIN_RMS = {
+    "LlamaRMSNorm",
+    "MistralRMSNorm",
+    "MixtralRMSNorm",
+    "Qwen2RMSNorm",
+    "Qwen3RMSNorm",
+    "Phi3RMSNorm",
+    "T5LayerNorm",
+    "RmsNorm",
+    "RMSNorm",
+}
 _ONE_PLUS_RMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
 # Linear maps that only write x Wᵀ + b in another way.
 _OWN_FORWARD = {"FalconLinear"}

@@ -53,9 +53,9 @@ HOSTS.add(
     "llama",
     Host(
         name="llama",
-        blocks=("LlamaDecoderLayer", "MistralDecoderLayer"),
+        blocks=("LlamaDecoderLayer",),
         taps=llama_taps,
-        example="meta-llama/Llama-3.2-1B, SmolLM2, Mistral-7B",
+        example="meta-llama/Llama-3.2-1B, SmolLM2",
         value_projection=llama_values,
         wiring=llama_wiring,
         attention_module=lambda block: "self_attn",
