@@ -23,13 +23,15 @@ _BLOCK = 500
 class Entry:
     """The reference of a metric, the option settings to test, and its values where the definition is 0/0.
 
-    `zero` is the value of an all-zero and of an empty sequence.
+    `zero` is the value of an all-zero and of an empty sequence. `longest` is the most tokens on which the metric and
+    its reference look at the same pairs.
     """
 
     reference: Callable[..., float]
     single: float
     zero: float
     options: tuple[dict[str, Any], ...] = ({},)
+    longest: int = 20_000
 
 
 def _mean(x: Matrix) -> Matrix:
@@ -186,6 +188,49 @@ def attention_sink(attention: Matrix) -> float:
     return float(np.mean([row[0] for head in attention for row in head]))
 
 
+def feature_map_variance(x: Matrix, unbiased: bool = True) -> float:
+    if len(x) == 1:
+        return 0.0
+    return float(np.mean([np.var(channel, ddof=1 if unbiased else 0) for channel in x.T]))
+
+
+def intra_sentence_similarity(x: Matrix) -> float:
+    mean = _mean(x)
+    cosines = []
+    for token in x:
+        sizes = math.sqrt(token @ token) * math.sqrt(mean @ mean)
+        cosines.append(float(token @ mean) / sizes if sizes > 0 else 0.0)
+    return sum(cosines) / len(cosines)
+
+
+def cosine_quantile(x: Matrix, q: float = 0.5, absolute: bool = False, pairs: int = 2048, seed: int = 0) -> float:
+    """Of all pairs: the tests stay below the number from which on there is a draw."""
+    assert len(x) * (len(x) - 1) // 2 <= pairs
+    cosines = []
+    for i in range(len(x)):
+        for j in range(i + 1 if len(x) > 1 else i, len(x)):
+            sizes = math.sqrt(x[i] @ x[i]) * math.sqrt(x[j] @ x[j])
+            cosine = float(x[i] @ x[j]) / sizes if sizes > 0 else 0.0
+            cosines.append(abs(cosine) if absolute else cosine)
+    return float(np.quantile(cosines, q))
+
+
+def head_similarity(attention: Matrix, causal: bool | None = None) -> float:
+    heads, n, _ = attention.shape
+    if not attention.any():
+        return 0.0
+    if causal is None:
+        causal = all(attention[h, i, j] == 0 for h in range(heads) for i in range(n) for j in range(i + 1, n))
+    cosines = []
+    for i in range(1 if causal or n == 1 else 0, n):
+        for g in range(heads):
+            for h in range(heads):
+                if g != h:
+                    sizes = np.linalg.norm(attention[g, i]) * np.linalg.norm(attention[h, i])
+                    cosines.append(float(attention[g, i] @ attention[h, i]) / sizes if sizes > 0 else 0.0)
+    return sum(cosines) / len(cosines) if cosines else 1.0
+
+
 _SQUARED: tuple[dict[str, Any], ...] = ({}, {"squared": False})
 
 ENTRIES: dict[str, Entry] = {
@@ -213,4 +258,14 @@ ENTRIES: dict[str, Entry] = {
         attention_entropy, single=0.0, zero=0.0, options=({}, {"causal": True}, {"causal": False})
     ),
     "attention_sink": Entry(attention_sink, single=1.0, zero=0.0),
+    "feature_map_variance": Entry(feature_map_variance, single=0.0, zero=0.0, options=({}, {"unbiased": False})),
+    "intra_sentence_similarity": Entry(intra_sentence_similarity, single=1.0, zero=0.0),
+    "cosine_quantile": Entry(
+        cosine_quantile,
+        single=1.0,
+        zero=0.0,
+        options=({}, {"q": 0.9}, {"q": 0.1, "absolute": True}, {"pairs": 1770, "seed": 3}),
+        longest=60,
+    ),
+    "head_similarity": Entry(head_similarity, single=1.0, zero=0.0, options=({}, {"causal": True}, {"causal": False})),
 }

@@ -4,10 +4,14 @@ from unsmooth.functional._metric import METRICS, BoundMetric, Metric, metric, pa
 from unsmooth.functional._tokens import Tokens
 from unsmooth.functional.attention_entropy import attention_entropy
 from unsmooth.functional.attention_sink import attention_sink
+from unsmooth.functional.cosine_quantile import cosine_histogram, cosine_quantile
 from unsmooth.functional.dirichlet_energy import dirichlet_energy
 from unsmooth.functional.effective_rank import effective_rank
 from unsmooth.functional.escalation_rate import escalation_rate
+from unsmooth.functional.feature_map_variance import feature_map_variance
+from unsmooth.functional.head_similarity import head_similarity
 from unsmooth.functional.hfc_lfc import hfc_lfc
+from unsmooth.functional.intra_sentence_similarity import intra_sentence_similarity
 from unsmooth.functional.isoscore import isoscore
 from unsmooth.functional.linear_cka import linear_cka
 from unsmooth.functional.mean_cosine import mean_cosine
@@ -27,10 +31,15 @@ __all__ = [
     "Tokens",
     "attention_entropy",
     "attention_sink",
+    "cosine_histogram",
+    "cosine_quantile",
     "dirichlet_energy",
     "effective_rank",
     "escalation_rate",
+    "feature_map_variance",
+    "head_similarity",
     "hfc_lfc",
+    "intra_sentence_similarity",
     "isoscore",
     "linear_cka",
     "mean_cosine",

@@ -30,3 +30,18 @@ def real_tokens(attention: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         return mask
     return torch.ones(attention.shape[0], attention.shape[2], dtype=torch.bool, device=attention.device)
+
+
+def visible_keys(values_BHQK: Tensor, real_BN: Tensor, causal: bool | None) -> Tensor:
+    """How many real keys every query may see (batch, n).
+
+    None for `causal` finds out per sequence: causal if no real query of any head attends to a later real key.
+    """
+    everything_BN = real_BN.sum(dim=1, keepdim=True).expand_as(real_BN)
+    if causal is False:
+        return everything_BN
+    prefix_BN = real_BN.cumsum(dim=1)
+    if causal:
+        return prefix_BN
+    looks_ahead_B = (values_BHQK.detach().triu(diagonal=1) != 0).flatten(1).any(dim=1)
+    return torch.where(looks_ahead_B.unsqueeze(-1), everything_BN, prefix_BN)

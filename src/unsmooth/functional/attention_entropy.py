@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.functional._attention import check_attention, real_tokens
+from unsmooth.functional._attention import check_attention, real_tokens, visible_keys
 from unsmooth.functional._metric import metric
 from unsmooth.functional._ratios import ratio
 from unsmooth.functional._tokens import at_least_float32
@@ -56,22 +56,10 @@ def attention_entropy(attention: Tensor, mask: Tensor | None = None, *, causal: 
     real_BN = real_tokens(values, mask)
     if mask is not None:
         values = values.masked_fill(~(mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1), 0.0)
-    visible_BN = _visible_keys(values, real_BN, causal)
+    visible_BN = visible_keys(values, real_BN, causal)
     counted_BN = real_BN & (visible_BN > 1)
     # log 1 in place of log 0: 0·log 0 = 0, and a gradient of zero where the true one is infinite.
     entropy_BHQ = -(values * torch.where(values == 0, 1.0, values).log()).sum(dim=-1)
     largest_BQ = torch.where(counted_BN, visible_BN, 2).to(values.dtype).log()
     normalised_BQ = torch.where(counted_BN, entropy_BHQ.mean(dim=1) / largest_BQ, 0.0)
     return ratio(normalised_BQ.sum(dim=1), counted_BN.sum(dim=1).to(values.dtype), otherwise=0.0)
-
-
-def _visible_keys(values_BHQK: Tensor, real_BN: Tensor, causal: bool | None) -> Tensor:
-    """How many real keys every query may see (batch, n)."""
-    everything_BN = real_BN.sum(dim=1, keepdim=True).expand_as(real_BN)
-    if causal is False:
-        return everything_BN
-    prefix_BN = real_BN.cumsum(dim=1)
-    if causal:
-        return prefix_BN
-    looks_ahead_B = (values_BHQK.detach().triu(diagonal=1) != 0).flatten(1).any(dim=1)
-    return torch.where(looks_ahead_B.unsqueeze(-1), everything_BN, prefix_BN)
