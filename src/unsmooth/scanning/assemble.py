@@ -56,7 +56,7 @@ def assemble(
     }
     scan = Scan(
         name=plan.name or model_name(model),
-        rows=_rows(collector, state, plan.metrics),
+        rows=rows_of(collector, state, plan.metrics),
         metrics={metric.name: _card(metric, lengths, collector.dim) for metric in plan.metrics},
         sites=sites,
         manifest=manifest,
@@ -74,7 +74,8 @@ def model_name(model: nn.Module) -> str:
     return (origin.id if origin else "") or type(model).__name__
 
 
-def _rows(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]) -> tuple[Row, ...]:
+def rows_of(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]) -> tuple[Row, ...]:
+    """Every number by site and layer."""
     rows = []
     for index, place in enumerate(collector.places):
         for number, metric in enumerate(metrics):

@@ -37,6 +37,7 @@ class Collector:
     metrics: Sequence[BoundMetric]
     vocabulary: int
     device: torch.device
+    names_confounds: bool = True
     watch: Watch | None = None
     state: ScanState | None = None
     confounds: ConfoundState | None = None
@@ -62,7 +63,7 @@ class Collector:
         tokens = self._tokens(tensor)
         if self._lengths_B is None:
             self._lengths_B, self._width, self.dim = tokens.count_B, tensor.shape[1], tensor.shape[2]
-        confounds = self._measure(tokens, with_confounds=site == "residual")
+        confounds = self._measure(tokens, with_confounds=self.names_confounds and site == "residual")
         direct = {
             number: self._value(metric, site, tokens)
             for number, metric in enumerate(self.metrics)
@@ -129,11 +130,11 @@ class Collector:
         self.places, self.dim = places, dim
         residual = sum(place.site == "residual" for place in places)
         self.state = ScanState(len(places), len(self.metrics)).to(self.device)
-        self.confounds = ConfoundState(residual, dim, self.vocabulary).to(self.device)
+        if self.names_confounds:
+            self.confounds = ConfoundState(residual, dim, self.vocabulary).to(self.device)
 
     def _add(self, batch: int) -> None:
         assert self.state is not None
-        assert self.confounds is not None
         assert self._lengths_B is not None
         seen = [self._seen[place] for place in self.places]
         lengths_B = self._lengths_B.to(self.device)
@@ -144,7 +145,7 @@ class Collector:
         values = [self._joined(number, metric, sums, seen).view(by_place) for number, metric in enumerate(self.metrics)]
         self.state.update(torch.stack(values, dim=1), finite_KB, zeros_KB, lengths_B, batch, self.ends)
         residual = [index for index, item in enumerate(seen) if item.confounds is not None]
-        if residual:
+        if residual and self.confounds is not None:
             found = [item.confounds for item in seen if item.confounds is not None]
             self.confounds.update(found, finite_KB[residual] & (lengths_B >= 2), *self._positions())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from torch import nn
 
 from unsmooth.models import find_anatomy, value_projection
 from unsmooth.scanning import Scan, scan
+from unsmooth.scanning.undisturbed import any_kernel
 from unsmooth.spectra import asymmetry, head_eigenvalues
 from unsmooth.training.config import Config
 from unsmooth.training.task import Task
@@ -29,17 +28,6 @@ def measure_tokens(model: nn.Module, task: Task, config: Config, name: str) -> S
             name=name,
             seed=config.seed,
         )
-
-
-@contextmanager
-def any_kernel() -> Iterator[None]:
-    """Nothing that is trained depends on a measurement: its last bit may, on a GPU, be another the next time."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from unsmooth.scanning.undisturbed import tensors_kept
 from unsmooth.training.snapshot import unwrapped
 from unsmooth.training.step import Step
 
@@ -32,8 +32,11 @@ class Rest:
         engine, model = self._engine, unwrapped(self._engine.model)
         if not engine.sharded:
             # Some remedies bring weights into their exact form for evaluation; looking at a run must not change it.
-            with _put_back(model), engine.averaged() if average else nullcontext():
-                yield model.eval()
+            with tensors_kept(model), engine.averaged() if average else nullcontext():
+                try:
+                    yield model.eval()
+                finally:
+                    model.train()
             return
         with engine.averaged() if average else nullcontext():
             state = whole_state(model)
@@ -41,19 +44,6 @@ class Rest:
         twin.load_state_dict(state)
         yield twin.to(engine.place.device).eval()
         twin.cpu()
-
-
-@contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    kept = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    try:
-        yield
-    finally:
-        model.train()
-        with torch.no_grad():
-            for name, value in model.state_dict().items():
-                if name in kept:
-                    value.copy_(kept[name])
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
