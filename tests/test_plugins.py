@@ -14,8 +14,8 @@ from torch import nn
 
 import unsmooth
 from tests.distributions import install, unread
-from unsmooth.cli import ls_plugins
 from unsmooth.cli.app import run
+from unsmooth.doctor import plugins as all_groups
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import METRICS
 from unsmooth.models import HOSTS
@@ -130,7 +130,7 @@ def test_no_package_changes_what_a_scan_measures_unasked(folder: Path) -> None:
 def test_a_broken_one_is_one_line_and_the_rest_works(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group, target, source, problem
 ) -> None:
-    monkeypatch.setitem(ls_plugins.GROUPS, "unsmooth.presets", ("unsmooth.no_such_room", "PRESETS"))
+    monkeypatch.setitem(all_groups.GROUPS, "unsmooth.presets", ("unsmooth.no_such_room", "PRESETS"))
     install(folder, "their_broken", source, {group: {"broken": target if target != "spread" else "hfc_lfc"}})
     install(folder, "their_metrics", SPREAD, {"unsmooth.metrics": {"spread": "spread"}})
     assert run(["ls", "plugins", "--json"]) == 0

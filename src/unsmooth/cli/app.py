@@ -14,6 +14,7 @@ import typer
 from unsmooth.cli.apply import apply
 from unsmooth.cli.compare import compare
 from unsmooth.cli.data import data
+from unsmooth.cli.doctor import doctor
 from unsmooth.cli.evidence import evidence
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
@@ -43,6 +44,7 @@ app.command()(compare)
 app.command()(train)
 app.command()(report)
 app.command()(ls)
+app.command()(doctor)
 app.add_typer(data, name="data")
 app.add_typer(evidence, name="evidence")
 

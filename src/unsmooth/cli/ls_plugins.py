@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import typer
 
-from unsmooth.plugins import Plugin, PluginWarning, unread_plugins
-
-GROUPS: Mapping[str, tuple[str, str]] = {
-    "unsmooth.metrics": ("unsmooth.functional", "METRICS"),
-    "unsmooth.hosts": ("unsmooth.models", "HOSTS"),
-    "unsmooth.remedies": ("unsmooth.remedies", "REMEDIES"),
-    "unsmooth.presets": ("unsmooth.presets", "PRESETS"),
-}
-"""Entry point group to the room and the registry that reads it."""
+from unsmooth.doctor.plugins import GROUPS, all_plugins
 
 
 def plugin_entries() -> list[dict[str, Any]]:
     """Every entry point of other packages, loaded."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PluginWarning)  # the list itself says what is wrong
-        return [asdict(plugin) for group in GROUPS for plugin in _plugins(group)]
-
-
-def _plugins(group: str) -> tuple[Plugin, ...]:
-    room, registry = GROUPS[group]
-    if find_spec(room) is None:
-        return unread_plugins(group, f"This version of unsmooth has no {group.removeprefix('unsmooth.')}.")
-    found: tuple[Plugin, ...] = getattr(import_module(room), registry).plugins
-    return found
+    return [asdict(plugin) for plugin in all_plugins()]
 
 
 def print_plugins(entries: list[dict[str, Any]]) -> None:
