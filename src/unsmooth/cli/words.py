@@ -43,8 +43,8 @@ class Asked:
 def read_words(words: Sequence[str] | None) -> Asked:
     """Models first, then data.
 
-    The first word is a model. A further one is, where it can be nothing else: ``demo:plain``, the name of a packaged
-    model, a ``.gguf`` file, or a folder with a model in it.
+    The first word is a model. A further one is, where it can be nothing else: ``demo:plain``, ``timm:NAME``, the name
+    of a packaged model, a ``.gguf`` file, or a folder with a model in it.
 
     >>> read_words(["gpt2", "notes.txt"])
     Asked(models=('gpt2',), data='notes.txt')
@@ -76,9 +76,10 @@ def _default_models() -> tuple[str, ...]:
 def _is_model(word: str) -> bool:
     from unsmooth.models import demo
     from unsmooth.models.packaged import find_packaged
+    from unsmooth.models.timm_models import is_timm
     from unsmooth.networks.saving import is_network
 
-    if demo.is_demo(word) or find_packaged(word) is not None:
+    if demo.is_demo(word) or is_timm(word) or find_packaged(word) is not None:
         return True
     try:
         path = Path(word).expanduser()

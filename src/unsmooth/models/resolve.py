@@ -59,7 +59,7 @@ def resolve(name: str, wishes: Wishes) -> Source:
     packaged = find_packaged(name) if wishes.revision is None else None
     if packaged is not None and (folder := packaged.find()) is not None:
         return Source(packaged.name, folder, packaged.version())
-    return _from_hub(packaged.hub if packaged else name, wishes, packaged)
+    return from_hub(packaged.hub if packaged else name, wishes, packaged)
 
 
 def _local(name: str, path: Path, wishes: Wishes) -> Source:
@@ -102,7 +102,8 @@ def _near_names(name: str) -> list[str]:
     return [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)]
 
 
-def _from_hub(name: str, wishes: Wishes, packaged: Packaged | None) -> Source:
+def from_hub(name: str, wishes: Wishes, packaged: Packaged | None) -> Source:
+    """The files of a repository of the hub, or of its copy in the cache."""
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise _unknown(name, f"{name!r}", _near_names(name))
     from huggingface_hub import errors
