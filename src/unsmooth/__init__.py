@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import evidence, functional, models, networks, remedies, report, spectra, theory, training
+    from unsmooth import evidence, functional, models, monitor, networks, remedies, report, spectra, theory, training
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models.load import load
+    from unsmooth.monitor import Monitor
     from unsmooth.remedies import apply, fold, undo
     from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
     from unsmooth.training import train
@@ -25,6 +26,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 _HOME = {
     "Explanation": "unsmooth.explaining",
+    "Monitor": "unsmooth.monitor",
     "Scan": "unsmooth.scanning",
     "ScanInterrupted": "unsmooth.scanning",
     "UnsmoothError": "unsmooth.errors",
@@ -38,10 +40,22 @@ _HOME = {
     "train": "unsmooth.training",
     "undo": "unsmooth.remedies",
 }
-_ROOMS = ("evidence", "functional", "models", "networks", "remedies", "report", "spectra", "theory", "training")
+_ROOMS = (
+    "evidence",
+    "functional",
+    "models",
+    "monitor",
+    "networks",
+    "remedies",
+    "report",
+    "spectra",
+    "theory",
+    "training",
+)
 
 __all__ = [
     "Explanation",
+    "Monitor",
     "Scan",
     "ScanInterrupted",
     "UnsmoothError",
@@ -54,6 +68,7 @@ __all__ = [
     "load_explanation",
     "load_scan",
     "models",
+    "monitor",
     "networks",
     "remedies",
     "report",

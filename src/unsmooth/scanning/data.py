@@ -201,7 +201,7 @@ def _open_loader(loader: DataLoader[Any]) -> Source:
     sharded = iterable or isinstance(loader.sampler, DistributedSampler)
     return Source(
         kind="loader",
-        read=lambda: map(_first_of_pair, loader),
+        read=lambda: map(first_of_pair, loader),
         batches=None if iterable else len(loader),
         details={"batch_size": loader.batch_size},
         sharded=sharded,
@@ -211,14 +211,14 @@ def _open_loader(loader: DataLoader[Any]) -> Source:
 def _open_iterable(data: Iterable[Any]) -> Source:
     return Source(
         kind="loader",
-        read=lambda: map(_first_of_pair, data),
+        read=lambda: map(first_of_pair, data),
         batches=len(data) if isinstance(data, Sequence) else None,
         details={},
         replayable=not isinstance(data, Iterator),
     )
 
 
-def _first_of_pair(batch: Any) -> RawBatch:
+def first_of_pair(batch: Any) -> RawBatch:
     """Data sets yield (input, label): the input is what the model reads."""
     if isinstance(batch, list | tuple) and batch:
         batch = batch[0]

@@ -1,0 +1,100 @@
+"""The fixed batch that a monitor looks at: given, or the first that the model is called with in training."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.errors import expected
+from unsmooth.scanning.data import RawBatch
+
+# Of the first batch this share is looked at, so that a look costs a small part of a step.
+_SHARE = 4
+_FEWEST, _MOST = 2, 16
+
+
+class FirstBatch:
+    """Keeps what a model is first called with in training, by a hook that is gone afterwards.
+
+    Args:
+        model: As it is called: compiled or wrapped, if so.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.seen: RawBatch | None = None
+        self.problem: Exception | None = None
+        self._handle = model.register_forward_pre_hook(self._hook, with_kwargs=True)
+
+    def _hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Traced by a compiler, it must leave no mark in the graph: then the batch has to come from elsewhere.
+        if torch.compiler.is_compiling():
+            return
+        if module.training and self.seen is None:
+            try:
+                self.seen = kept(named(module, args, kwargs))
+            except Exception as error:  # a training run does not stop for this
+                self.problem = error
+            self.close()
+
+    def close(self) -> None:
+        """Take the hook away, if it is still there."""
+        self._handle.remove()
+
+
+def named(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RawBatch:
+    """A call as one tensor, or as a dict by the names of the arguments."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        return args[0]
+    while hasattr(module, "_orig_mod"):  # torch.compile's wrapper takes anything
+        module = module._orig_mod  # type: ignore[assignment]
+    parameters = inspect.signature(module.forward).parameters.values()
+    starred = {one.name: one.kind for one in parameters if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    for name, kind in starred.items():
+        more = bound.pop(name, None)
+        if more and kind is inspect.Parameter.VAR_POSITIONAL:
+            raise expected("a model whose inputs have names", f"{len(more)} without", "Monitor(model, probe=batch)")
+        bound |= more or {}
+    return bound
+
+
+def kept(batch: RawBatch) -> RawBatch:
+    """The tensors of a batch, copied: a loader may write into the same memory again."""
+    if isinstance(batch, Tensor):
+        return batch.detach().clone()
+    return {
+        key: value.detach().clone() if isinstance(value, Tensor) else value
+        for key, value in batch.items()
+        if value is not None
+    }
+
+
+def shortened(batch: RawBatch, sequences: int | None) -> RawBatch:
+    """The first sequences of a batch: so many, or by default a quarter, from 2 to 16.
+
+    >>> shortened(torch.zeros(32, 5, 8), None).shape
+    torch.Size([8, 5, 8])
+    >>> shortened({"input_ids": torch.zeros(3, 9)}, None)["input_ids"].shape
+    torch.Size([2, 9])
+    """
+    tensors = [batch] if isinstance(batch, Tensor) else [one for one in batch.values() if isinstance(one, Tensor)]
+    size = next((one.shape[0] for one in tensors if one.ndim > 1), 0)
+    count = sequences or min(max(size // _SHARE, _FEWEST), _MOST)
+    if isinstance(batch, Tensor):
+        return batch[:count]
+    return {
+        key: value[:count] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
+        for key, value in batch.items()
+    }
+
+
+def fitting(batch: RawBatch, inner: nn.Module, outer: nn.Module) -> RawBatch:
+    """What of a call of the outer model its inner part takes: heads have arguments of their own."""
+    if inner is outer or isinstance(batch, Tensor):
+        return batch
+    known = inspect.signature(inner.forward).parameters
+    return {key: value for key, value in batch.items() if key in known}

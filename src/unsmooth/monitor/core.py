@@ -1,0 +1,259 @@
+"""The monitor itself: counts steps, looks at the model now and then, and never lets the training down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import nn
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.watch import is_compiled
+from unsmooth.monitor.describing import describe
+from unsmooth.monitor.live import LivePass
+from unsmooth.monitor.looking import FixedBatch, Look, Offer
+from unsmooth.monitor.outlets import Outlets
+from unsmooth.monitor.probe import Probe, plain
+from unsmooth.monitor.reading import Reading
+from unsmooth.monitor.rules import Alarm, Rule
+from unsmooth.monitor.settings import GivenRule, check, check_every
+from unsmooth.monitor.sinks import Card, Sink
+from unsmooth.monitor.summing import agreed, reading_of
+from unsmooth.monitor.telling import Teller, one_line
+from unsmooth.scanning.plan import check_tokens
+
+if TYPE_CHECKING:
+    from unsmooth.monitor.lightning import MonitorCallback
+    from unsmooth.monitor.trainer import TrainerMonitor
+
+# After so many looks that failed one after another there will be no more.
+_PATIENCE = 3
+
+
+class Monitor:
+    """Watches how alike the tokens of a model become while it trains.
+
+    Every `every` steps a fixed batch goes through the plain module in evaluation mode, uncompiled and without
+    gradients, and the numbers of a scan are written down. Weights, buffers, modes, random numbers and gradients are
+    afterwards as they were: a training run with a monitor ends with the same bits as without. Whatever goes wrong in
+    the monitor is told in one line, and the training goes on. Under torchrun every process has to call `step`; the
+    numbers are those of all of them, and the first one writes.
+
+    Args:
+        model: Compiled, wrapped or plain; None where a trainer brings it.
+        every: Steps from one look to the next. The first is after the first step, or before it where `probe` is given.
+        metrics: Names as in `unsmooth.scan`; None for mean_cosine and token_diversity.
+        rules: Such as "mean_cosine@last > 0.95 for 500 steps", alone to warn, or ("…", "stop"), or ("…", function).
+        probe: The batch to look at: a tensor, or a dict by the model's arguments. "first" takes the first
+            that the model is called with in training. None reads the training passes themselves, dropout and all.
+        sites: Where in each block, as in `unsmooth.scan`.
+        tokens: "content" leaves special tokens out, "all" does not.
+        sequences: How many sequences of the first batch to look at; None for a quarter of it, 2 to 16.
+        sinks: Names of `unsmooth.monitor.SINKS` ("jsonl", "tensorboard", "wandb"), or sinks.
+        out: Folder to write to; by default a new one in runs/.
+        blocks: Pattern of blocks for a model that is not recognised.
+        name: What to call the run; by default the model's class.
+        strict: Raise what is wrong with these settings, instead of leaving it out.
+
+    Example:
+        >>> import torch
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 3)
+        >>> with Monitor(model, every=10, sinks=()) as monitor:
+        ...     for _ in range(20):
+        ...         loss = model(torch.randn(4, 10, 8)).square().mean()  # and backward, and an optimiser's step
+        ...         _ = monitor.step()
+        >>> monitor.last.step, [row.layer for row in monitor.last.curve("mean_cosine")]
+        (20, [0, 1, 2, 3])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        every: int = 50,
+        metrics: Sequence[str] | None = None,
+        rules: Sequence[GivenRule] = (),
+        probe: Any = "first",
+        sites: Sequence[str] = ("residual",),
+        tokens: str = "content",
+        sequences: int | None = None,
+        sinks: Sequence[str | Sink] = ("jsonl",),
+        out: str | Path | None = None,
+        blocks: str | None = None,
+        name: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.model, self.every = model, check_every(every)
+        self._tokens, self._blocks, self._name, self._sequences = check_tokens(tokens), blocks, name, sequences
+        self._strict, self._teller = strict, Teller()
+        self._given = probe
+        self.settings = check(metrics, sites, rules, sinks, self._refuse)
+        self.folder = Path(out) if out is not None else Path("runs") / time.strftime("monitor-%Y%m%d-%H%M%S")
+        self._outlets = Outlets(self.settings.sinks, self._teller)
+        self.last: Reading | None = None
+        self.alarms: list[Alarm] = []
+        self.should_stop = False
+        self._step = self._failures = 0
+        self._look: Look | None = None
+        self._probe: Probe | None = None
+        self._open = False
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close("finished" if kind is None else "stopped")
+
+    def begin(self, model: nn.Module | None = None, step: int = 0) -> None:
+        """Start watching, `step` steps into the training."""
+        if self._open:
+            return
+        self.model = self.model if self.model is not None else model
+        self._step, self._open, self.should_stop = step, True, False
+        try:
+            self._set_up()
+        except Exception as error:
+            self._look = None
+            self._refuse(error)
+            return
+        self._outlets.begin(self._card())
+        if self._look is not None and self._look.at_once:
+            self._take()
+
+    def _set_up(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise expected("a model to watch", type(self.model).__name__, "unsmooth.Monitor(model)")
+        asked = self.settings
+        self._probe = Probe(plain(self.model), asked.metrics, asked.sites, self._tokens, self._blocks)
+        if self._given is None and any(map(is_compiled, self.model.modules())):
+            self._look_at_first_batch("The model is compiled")
+        elif self._given is None:
+            self._look = LivePass(self._probe)
+        else:
+            self._look = FixedBatch(self._probe, self.model, self._given, self._sequences)
+
+    def _look_at_first_batch(self, why: str) -> None:
+        assert self._probe is not None
+        assert self.model is not None
+        self._teller.say(f"{why}: the monitor looks at the first batch instead of at training passes.")
+        self._look = FixedBatch(self._probe, self.model, "first", self._sequences)
+
+    def _card(self) -> Card:
+        assert self._probe is not None
+        about = describe(self._probe, self.settings, self.every, self._given)
+        return Card(self._name or type(self._probe.model).__name__, self.folder, self._step, about)
+
+    def offer(self, batch: Offer) -> None:
+        """A batch, or what makes one, to look at where none is seen: calls of a compiled model may not be."""
+        if isinstance(self._look, FixedBatch) and self._look.offered is None:
+            self._look.offered = batch
+
+    def step(self, number: int | None = None) -> Reading | None:
+        """Call after every step of the optimiser; returns a reading where one was due.
+
+        Args:
+            number: Steps done, where somebody else counts them.
+        """
+        self._step = self._step + 1 if number is None else number
+        if not self._open or self._look is None:
+            return None
+        early = self.last is None and not isinstance(self._look, LivePass)
+        found = self._take() if early or self._step % self.every == 0 else None
+        if self._look is not None:
+            self._look.expect(due=(self._step + 1) % self.every == 0)
+        return found
+
+    def _take(self) -> Reading | None:
+        """Look, write, and see to the rules."""
+        assert self._look is not None
+        assert self._probe is not None
+        start, collector, problem = time.perf_counter(), None, ""
+        try:
+            collector = self._look.read()
+        except Exception as error:
+            problem = one_line(error)
+        try:
+            problem = agreed(problem)
+            if problem or collector is None:
+                raise UnsmoothError(problem)
+            reading = reading_of(collector, self.settings.metrics, self._step, start)
+        except Exception as error:
+            self._fail(str(error) if isinstance(error, UnsmoothError) else one_line(error))
+            return None
+        self.last, self._failures = reading, 0
+        self._outlets.write(reading)
+        if not reading.healthy:
+            self._teller.say(f"Activations are NaN or Inf from step {self._step} on.", key="nan")
+        for rule in list(self.settings.rules):
+            self._check(rule, reading)
+        return reading
+
+    def _fail(self, problem: str) -> None:
+        self._failures += 1
+        if isinstance(self._look, LivePass) and self._failures == 1:
+            self._look.close()
+            self._look_at_first_batch(f"Training passes cannot be read ({problem})")
+            return
+        self._teller.say(f"The monitor could not read the model, the training goes on. {problem}", key=problem)
+        if self._failures >= _PATIENCE and self._look is not None:
+            self._teller.say(f"The monitor failed {_PATIENCE} times in a row and looks no more.")
+            self._look.close()
+            self._look = None
+
+    def _check(self, rule: Rule, reading: Reading) -> None:
+        try:
+            alarm = rule.check(reading)
+        except UnsmoothError as error:
+            self.settings.rules.remove(rule)
+            self._teller.say(f"The rule {rule.text!r} is left out. {error}")
+            return
+        if alarm is None:
+            return
+        self.alarms.append(alarm)
+        self._outlets.tell(alarm.step, "alarm", alarm.text)
+        if rule.then == "stop":
+            self.stop()
+        self._teller.say(alarm.text + (", so the training is to stop." if rule.then == "stop" else "."))
+        if callable(rule.then):
+            try:
+                rule.then(alarm)
+            except Exception as error:
+                self._teller.say(f"What was to be called for {rule.text!r} failed. {one_line(error)}")
+
+    def _refuse(self, error: Exception) -> None:
+        if self._strict:
+            raise error
+        self._teller.say(f"The monitor does without. {one_line(error)}")
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return self._step
+
+    def stop(self) -> None:
+        """Ask the trainer to stop; in a loop of your own, look at `should_stop`."""
+        self.should_stop = True
+
+    def close(self, state: str = "finished") -> None:
+        """Take every hook away and end the files; a second call does nothing."""
+        if self._look is not None:
+            self._look.close()
+        if self._open:
+            self._open = False
+            self._outlets.close(state)
+
+    def for_trainer(self) -> TrainerMonitor:
+        """For ``transformers.Trainer(callbacks=[…])``."""
+        from unsmooth.monitor.trainer import TrainerMonitor
+
+        return TrainerMonitor(self)
+
+    def for_lightning(self) -> MonitorCallback:
+        """For ``lightning.Trainer(callbacks=[…])``."""
+        from unsmooth.monitor.lightning import lightning_callback
+
+        return lightning_callback(self)

@@ -1,0 +1,102 @@
+"""Reading the training pass itself: hooks for one forward pass, which change nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from unsmooth.errors import expected
+from unsmooth.monitor.batch import named
+from unsmooth.monitor.probe import Probe
+from unsmooth.scanning.collect import Collector
+
+
+class LivePass:
+    """Measures the next forward pass in training.
+
+    Evaluation passes in between are let go by, and so is what gradient checkpointing runs again. An error is kept, not
+    raised: it is not the training's.
+
+    Args:
+        probe: Knows the model and what to measure.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.collector: Collector | None = None
+        self.problem: Exception | None = None
+        self._active = self._done = False
+        self._hooks = ExitStack()
+
+    @property
+    def at_once(self) -> bool:
+        """No: a pass has to be waited for."""
+        return False
+
+    def expect(self, due: bool) -> None:
+        """Hook in, if the next pass is to be measured."""
+        self.close()
+        if not due:
+            return
+        self.collector, self.problem = self.probe.collector(), None
+        self._active = self._done = False
+        model, watch = self.probe.entry, self.probe.anatomy.watch(self._see, self.probe.sites, on_error=self._fail)
+        with ExitStack() as hooks:
+            self.collector.watch = hooks.enter_context(watch)
+            hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)
+            self._hooks = hooks.pop_all()
+
+    def close(self) -> None:
+        """Take all hooks away."""
+        self._active = False
+        self._hooks.close()
+
+    def read(self) -> Collector:
+        """What was measured of the pass that was expected."""
+        self.close()
+        if self.problem is not None:
+            raise self.problem
+        if not self._done or self.collector is None:
+            raise expected("a training pass through the model", "none that was seen", "the default probe")
+        return self.collector
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if torch.compiler.is_compiling() or self._done or self.problem or not module.training:
+            return
+        assert self.collector is not None
+        try:
+            self.probe.begin(self.collector, named(module, args, kwargs))
+            self._active = True
+        except Exception as error:
+            self._fail(error)
+
+    def _see(self, layer: int, site: str, tensor: Tensor) -> None:
+        if not self._active or torch.compiler.is_compiling():
+            return
+        assert self.collector is not None
+        # Modes that record a pass, as selective checkpointing does, must not see what is no part of it.
+        with torch.no_grad(), _disable_current_modes(), torch.autocast(tensor.device.type, enabled=False):
+            self.collector(layer, site, tensor.detach())
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self._active:
+            return
+        self._active = False
+        assert self.collector is not None
+        try:
+            with torch.no_grad():
+                self.collector.end(0)
+            self._done = True
+        except Exception as error:
+            self._fail(error)
+        self._hooks.close()
+
+    def _fail(self, error: Exception) -> None:
+        self._active = False
+        self.problem = self.problem or error

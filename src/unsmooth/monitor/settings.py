@@ -1,0 +1,76 @@
+"""What a monitor is asked for; a part that is wrong is told of and left out, so that the training can begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional import BoundMetric, parse_metric
+from unsmooth.monitor.rules import Action, Rule
+from unsmooth.monitor.sinks import SINKS, Sink
+from unsmooth.scanning.plan import check_metrics, check_sites
+
+# One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
+DEFAULT_METRICS = ("mean_cosine", "token_diversity")
+
+T = TypeVar("T")
+U = TypeVar("U")
+GivenRule = str | tuple[str, Action] | Rule
+
+
+@dataclass
+class Settings:
+    """Checked: what to measure where, what to look out for, and where to write."""
+
+    metrics: list[BoundMetric]
+    sites: tuple[str, ...]
+    rules: list[Rule]
+    sinks: list[Sink]
+
+
+def check(
+    metrics: Sequence[str] | None,
+    sites: Sequence[str],
+    rules: Sequence[GivenRule],
+    sinks: Sequence[str | Sink],
+    refuse: Callable[[Exception], None],
+) -> Settings:
+    """Settings as given, without what `refuse` was called for.
+
+    A metric or site that only a rule names is measured too.
+    """
+    rules = (rules,) if isinstance(rules, str | Rule) else rules
+    sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
+    names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
+    known = _each(names, lambda name: check_metrics([name])[0], refuse) or [parse_metric(DEFAULT_METRICS[0])]
+    found = _each(rules, Rule.of, refuse)
+    also = _each([rule.condition.metric for rule in found], lambda name: check_metrics([name])[0], refuse)
+    return Settings(
+        metrics=list({metric.name: metric for metric in [*known, *also]}.values()),
+        sites=check_sites((*check_sites(sites), *(rule.condition.site for rule in found))),
+        rules=found,
+        sinks=_each(sinks, _sink, refuse),
+    )
+
+
+def check_every(every: int) -> int:
+    """A number of steps."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise expected("every as a number of steps from 1 on", repr(every), "every=50")
+    return every
+
+
+def _sink(given: str | Sink) -> Sink:
+    return given if isinstance(given, Sink) else SINKS[given]()
+
+
+def _each(given: Sequence[T], make: Callable[[T], U], refuse: Callable[[Exception], None]) -> list[U]:
+    made = []
+    for one in given:
+        try:
+            made.append(make(one))
+        except UnsmoothError as error:
+            refuse(error)
+    return made

@@ -1,0 +1,44 @@
+"""What a monitor has to say, in one line each, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from unsmooth.scanning.ranks import world
+
+logger = logging.getLogger("unsmooth.monitor")
+
+
+class Teller:
+    """Tells of trouble on the error stream, through logging, and never twice of the same.
+
+    Args:
+        also: Called with every text that is told.
+    """
+
+    def __init__(self, also: Callable[[str], None] = lambda text: None) -> None:
+        self.also = also
+        self._told: set[str] = set()
+
+    def say(self, text: str, key: str | None = None) -> None:
+        """Tell, unless something was told under this key before; only the first process speaks."""
+        key = text if key is None else key
+        if key in self._told:
+            return
+        self._told.add(key)
+        if world()[0] == 0:
+            logger.warning("unsmooth: %s", text)
+            self.also(text)
+
+
+def one_line(error: BaseException) -> str:
+    """An error in a line.
+
+    >>> one_line(OSError(28, "No space left on device"))
+    'OSError: [Errno 28] No space left on device'
+    """
+    text = " ".join(str(error).split())
+    if len(text) > 300:
+        text = text[:300] + "…"
+    return text if text.startswith("Expected ") else f"{type(error).__name__}: {text}".rstrip(": ")
