@@ -16,7 +16,15 @@ from unsmooth.functional import METRICS, Metric
 BATCH, TOKENS, DIM, HEADS = 3, 12, 7, 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
-SETTINGS = [(name, options) for name, entry in ENTRIES.items() for options in entry.options]
+
+def metrics_reading(*kinds: str) -> list[str]:
+    """Names of the metrics that read one of these kinds of input."""
+    return [name for name, metric in METRICS.items() if metric.reads in kinds]
+
+
+# One value for the tokens of any sequence. Those on a grid, and those across sequences, have tests of their own.
+PER_SEQUENCE = metrics_reading("tokens", "pair", "attention")
+SETTINGS = [(name, options) for name in PER_SEQUENCE for options in ENTRIES[name].options]
 
 
 def setting_id(value: object) -> str | None:
@@ -147,8 +155,3 @@ def agreement_cases(metric: Metric) -> dict[str, Case]:
         left = masks()["left"]
         cases["causal_left_padding"] = Case((attention_maps(logits, left, causal=True),), left)
     return cases
-
-
-def metrics_reading(*kinds: str) -> list[str]:
-    """Names of the metrics that read one of these kinds of input."""
-    return [name for name, metric in METRICS.items() if metric.reads in kinds]

@@ -27,7 +27,7 @@ class Entry:
     its reference look at the same pairs.
     """
 
-    reference: Callable[..., float]
+    reference: Callable[..., Any]
     single: float
     zero: float
     options: tuple[dict[str, Any], ...] = ({},)
@@ -231,6 +231,72 @@ def head_similarity(attention: Matrix, causal: bool | None = None) -> float:
     return sum(cosines) / len(cosines) if cosines else 1.0
 
 
+def relative_log_amplitude(x: Matrix, grid: tuple[int, int] | None = None, diagonal: bool = True) -> float:
+    return log_amplitude_curve(x, grid, diagonal)[-1]
+
+
+def log_amplitude_curve(x: Matrix, grid: tuple[int, int] | None = None, diagonal: bool = True) -> list[float]:
+    """The Fourier sum written out, one frequency at a time."""
+    height, width = grid or (math.isqrt(len(x)), math.isqrt(len(x)))
+    side, picture = min(height, width), x.reshape(height, width, -1)
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+
+    def level(v: int, u: int) -> float:
+        wave = np.exp(-2j * math.pi * (v * rows / height + u * columns / width))
+        amplitudes = [abs((picture[:, :, channel] * wave).sum()) for channel in range(x.shape[1])]
+        return float(np.mean([math.log(amplitude + 1e-6) for amplitude in amplitudes]))
+
+    def distance(v: int, u: int) -> int:
+        return round(side * math.hypot(min(v, height - v) / height, min(u, width - u) / width))
+
+    curve = []
+    for step in range((side + 1) // 2):
+        if diagonal:
+            curve.append(level(round(step * height / side), round(step * width / side)))
+        else:
+            ring = [(v, u) for v in range(height) for u in range(width) if distance(v, u) == step]
+            curve.append(float(np.mean([level(v, u) for v, u in ring])))
+    return [value - curve[0] for value in curve]
+
+
+def _contexts(x: Matrix, words: list[list[int]], least: int) -> dict[int, Matrix]:
+    """The vectors of each word, one per different sequence; x is sequences of vectors, without padding."""
+    found: dict[int, list[Matrix]] = {}
+    seen: set[tuple[int, ...]] = set()
+    for sentence, vectors in zip(words, x, strict=True):
+        if tuple(sentence) in seen:
+            continue
+        seen.add(tuple(sentence))
+        for word in set(sentence):
+            found.setdefault(word, []).append(vectors[sentence.index(word)])
+    return {word: np.array(found[word]) for word in sorted(found) if len(found[word]) >= least}
+
+
+def self_similarity(x: Matrix, words: list[list[int]], contexts: int = 5) -> list[float]:
+    return [mean_cosine(vectors) for vectors in _contexts(x, words, contexts).values()]
+
+
+def maximum_explainable_variance(
+    x: Matrix, words: list[list[int]], contexts: int = 5, centred: bool = True
+) -> list[float]:
+    values = []
+    for vectors in _contexts(x, words, contexts).values():
+        matrix = vectors - vectors.mean(axis=0) if centred else vectors
+        squares = np.linalg.svd(matrix, compute_uv=False) ** 2
+        values.append(1.0 if centred and _all_equal(vectors) else float(squares[0] / squares.sum()))
+    return values
+
+
+def random_pair_cosine(x: list[Matrix]) -> float:
+    """Sequences are weighed alike, however long they are."""
+    pairs = []
+    for s, one in enumerate(x):
+        for t, other in enumerate(x):
+            if s != t:
+                pairs.append(np.mean([mean_cosine(np.array([a, b])) for a in one for b in other]))
+    return float(np.mean(pairs)) if pairs else math.nan
+
+
 _SQUARED: tuple[dict[str, Any], ...] = ({}, {"squared": False})
 
 ENTRIES: dict[str, Entry] = {
@@ -267,5 +333,16 @@ ENTRIES: dict[str, Entry] = {
         options=({}, {"q": 0.9}, {"q": 0.1, "absolute": True}, {"pairs": 1770, "seed": 3}),
         longest=60,
     ),
+    "relative_log_amplitude": Entry(
+        relative_log_amplitude, single=0.0, zero=0.0, options=({}, {"diagonal": False}, {"grid": (4, 4)})
+    ),
+    "self_similarity": Entry(self_similarity, single=math.nan, zero=0.0, options=({}, {"contexts": 2})),
+    "maximum_explainable_variance": Entry(
+        maximum_explainable_variance,
+        single=math.nan,
+        zero=1.0,
+        options=({}, {"contexts": 3}, {"contexts": 3, "centred": False}),
+    ),
+    "random_pair_cosine": Entry(random_pair_cosine, single=math.nan, zero=0.0),
     "head_similarity": Entry(head_similarity, single=1.0, zero=0.0, options=({}, {"causal": True}, {"causal": False})),
 }

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from tests.functional.cases import attention_maps, gaussian
+from tests.functional.cases import PER_SEQUENCE, attention_maps, gaussian
 from unsmooth.functional import METRICS, attention_entropy, attention_sink, token_similarity
 
 SEQUENCES = 400
 
 
-@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.chance])
+@pytest.mark.parametrize("name", [name for name in PER_SEQUENCE if METRICS[name].chance])
 @pytest.mark.parametrize(("n", "d"), [(32, 16), (12, 48)])
 def test_chance_level(name: str, n: int, d: int) -> None:
     metric = METRICS[name]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.functional.cases import BATCH, CHANGES, TOKENS, gaussian, inputs_for, masked, masks
+from tests.functional.cases import BATCH, CHANGES, PER_SEQUENCE, TOKENS, gaussian, inputs_for, masked, masks
 from unsmooth.functional import METRICS, Tokens
 
 
@@ -20,7 +20,7 @@ def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_compiles_in_one_graph(name: str) -> None:
     case = masked(inputs_for(METRICS[name], CHANGES["random"]), masks()["right"])
     compiled = torch.compile(METRICS[name].function, fullgraph=True, backend="aot_eager")

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.functional.cases import (
     BATCH,
     CHANGES,
+    PER_SEQUENCE,
     SETTINGS,
     TOKENS,
     Case,
@@ -76,7 +77,7 @@ def test_padding_gets_no_gradient(name: str, options: dict[str, Any], kind: str)
         assert (gradient[tensor.isnan()] == 0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if METRICS[name].differentiable])
+@pytest.mark.parametrize("name", [name for name in PER_SEQUENCE if METRICS[name].differentiable])
 def test_gradients_are_not_all_zero(name: str) -> None:
     """Declaring a metric differentiable promises a gradient that one can use."""
     assert all(gradient.abs().max() > 0 for gradient in _gradients(inputs_for(METRICS[name], lambda x: x), name, {}))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.functional.cases import (
     BATCH,
+    PER_SEQUENCE,
     SETTINGS,
     Case,
     agreement_cases,
@@ -86,7 +87,7 @@ def test_masked_tokens_do_not_count(name: str, options: dict[str, Any], real: li
     torch.testing.assert_close(got, Case(short).measure(metric, **options), rtol=1e-10, atol=1e-10)
 
 
-@with_every_metric
+@pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_degenerate_values_are_the_documented_ones(name: str) -> None:
     metric, entry = METRICS[name], ENTRIES[name]
     single = inputs_for(metric, lambda x: x, n=1)

@@ -10,6 +10,8 @@ import torch
 
 from tests.functional.cases import attention_maps, gaussian
 from unsmooth import functional as uf
+from unsmooth.functional._thinned import thinned
+from unsmooth.functional.linear_cka import alignment, centred_products
 
 
 def test_one_number_in_four_guises() -> None:
@@ -134,3 +136,26 @@ def test_massive_token_rules_similarity_and_not_cosine() -> None:
 def test_negative_attention_has_no_entropy() -> None:
     """Differential attention has negative weights, which are no distribution: NaN and not a plausible number."""
     assert uf.attention_entropy(torch.tensor([[[[1.2, -0.2], [0.5, 0.5]]]])).isnan().item()
+
+
+def test_two_ways_to_linear_cka_agree() -> None:
+    """A scan keeps the centred products of a layer to compare it with every other."""
+    x, y = gaussian(3, 12, 7), gaussian(3, 12, 20, seed=1) + 3.0
+    mask = torch.arange(12) < torch.tensor([[12], [5], [2]])
+    kept = [centred_products(uf.Tokens(torch.where(mask.unsqueeze(-1), z, torch.nan), mask)) for z in (x, y)]
+    torch.testing.assert_close(alignment(*kept).float(), uf.linear_cka(x, y, mask), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(alignment(kept[0], kept[0]), torch.ones(3, dtype=torch.float64))
+
+
+def test_long_sequences_are_thinned_alike_wherever_their_padding_is() -> None:
+    x = gaussian(1, 1000, 4)
+    assert thinned(uf.Tokens(x[:, :256]), 256).values_BND.shape == (1, 256, 4)
+    plain = thinned(uf.Tokens(x), 256)
+    left = torch.cat([torch.full((1, 500, 4), torch.nan), x], dim=1)
+    padded = thinned(uf.Tokens(left, torch.arange(1500).unsqueeze(0) >= 500), 256)
+    assert torch.equal(plain.values_BND, padded.values_BND)
+    assert len(plain.values_BND[0].unique(dim=0)) == 256
+    short = torch.arange(1000).unsqueeze(0) < 100
+    kept = thinned(uf.Tokens(x, short), 256)
+    assert kept.count_B.tolist() == [100]
+    assert torch.equal(kept.values_BND[0, :100], x[0, :100])

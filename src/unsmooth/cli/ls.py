@@ -10,7 +10,14 @@ import typer
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.errors import unknown_name
 
-_READS = {"tokens": "token vectors", "pair": "a layer and the one before", "attention": "attention maps"}
+_READS = {
+    "tokens": "token vectors",
+    "pair": "a layer and the one before",
+    "grid": "patches of images",
+    "attention": "attention maps",
+    "words": "a word in many sequences",
+    "sequences": "tokens of different sequences",
+}
 
 _IN_A_DECODER = {
     "unchanged": "nothing looks across tokens",

@@ -10,11 +10,17 @@ from typing import Any, Literal, ParamSpec
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional._profile import LayerPairs, Profile
 from unsmooth.registry import Registry
 
 P = ParamSpec("P")
 
-Reads = Literal["tokens", "pair", "attention"]
+Reads = Literal["tokens", "pair", "grid", "attention", "words", "sequences"]
+"""The first four give one value per sequence: of its tokens; of its tokens in two layers; of its tokens on the grid of
+an image; of its attention maps. The last two look across sequences: at the same word in several, which gives one value
+per word, and at tokens of different ones, which gives one value in all."""
+UNITS: Mapping[str, str] = {"words": "word", "sequences": "pair of sequences"}
+"""What the values of a metric are of, by what it reads, where it is not a sequence."""
 Invariance = Literal["permutation", "rotation", "scale", "token_scale", "translation", "reflection"]
 """permutation of tokens; orthogonal change of features; x → c·x, c > 0; x_i → c_i·x_i, c_i > 0;
 x_i → x_i + v for one v; x → −x."""
@@ -37,6 +43,12 @@ class Metric:
     differentiable: bool = True
     rises_when_alike: bool | None = None
     invariances: frozenset[Invariance] = frozenset()
+    profile: Profile | LayerPairs | None = None
+
+    @property
+    def unit(self) -> str:
+        """What one value is of: "sequence" for most."""
+        return UNITS.get(self.reads, "sequence")
 
 
 # Functions by the declaration above them: an entry point names the function.
@@ -72,6 +84,7 @@ def metric(
     differentiable: bool = True,
     rises_when_alike: bool | None = None,
     invariances: tuple[Invariance, ...] = (),
+    profile: Profile | LayerPairs | None = None,
 ) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
     """Register a pure function as a metric under its own name.
 
@@ -82,12 +95,14 @@ def metric(
         degenerate: What a single token and an all-zero sequence give.
         chance: Expected value for n independent isotropic Gaussian tokens of d features, where one exists.
         chance_note: The same in words, or why there is none.
-        reads: "tokens" for x, "pair" for x and y, "attention" for attention maps.
+        reads: "tokens" for x, "pair" for x and y, "grid" for x on a grid, "attention" for attention maps, "words" for x
+            and the words there, "sequences" for x of many sequences.
         default: Whether a scan measures it unasked. Only O(nd) metrics may that, with their default options, read
             nothing of `Tokens` but the sums that all of them share.
         differentiable: Whether gradients with respect to x exist almost everywhere and are useful.
         rises_when_alike: Whether it grows as tokens become alike, None where it may do either.
         invariances: Changes of x that leave the value as it is; each is tested.
+        profile: The row of numbers, or the number for every two layers, that a scan gives beside the one.
     """
 
     def register(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -106,6 +121,7 @@ def metric(
             differentiable=differentiable,
             rises_when_alike=rises_when_alike,
             invariances=frozenset(invariances),
+            profile=profile,
         )
         _DECLARED[function] = METRICS.add(name, declared)
         return function

@@ -7,11 +7,58 @@ from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.functional._metric import metric
+from unsmooth.functional._profile import Profile
 from unsmooth.functional._sampled_pairs import sampled_cosines
 from unsmooth.functional._tokens import Tokens
 
 HISTOGRAM_BINS = 40
 """Bins of equal width over [−1, 1]."""
+
+
+def cosine_histogram(
+    x: Tensor | Tokens,
+    mask: Tensor | None = None,
+    *,
+    absolute: bool = False,
+    pairs: int = 2048,
+    seed: int = 0,
+) -> Tensor:
+    r"""Share of the pairwise cosines of each sequence in 40 bins of equal width over [−1, 1].
+
+    .. math:: h_k = \frac{1}{|P|} \bigl|\{ (i, j) \in P : \lfloor 20 (\hat x_i \cdot \hat x_j + 1) \rfloor = k \}\bigr|
+
+    with the pairs P of `cosine_quantile`; a cosine of 1 falls into the last bin.
+
+    Args:
+        x: Token vectors (batch, tokens, dim).
+        mask: Boolean (batch, tokens), True = a real token.
+        absolute: Of |cosine| instead.
+        pairs: The most pairs to look at.
+        seed: Decides the draw.
+
+    Returns:
+        Shares (batch, 40) that sum to 1; NaN for a sequence with NaN or Inf in a real token.
+
+    Example:
+        >>> x = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]])  # cosines 0, -1, 0
+        >>> histogram = cosine_histogram(x)[0]
+        >>> histogram.nonzero().flatten(), histogram[[0, 20]]
+        (tensor([ 0, 20]), tensor([0.3333, 0.6667]))
+    """
+    tokens = Tokens.of(x, mask)
+    cosines_BP, drawn_B = sampled_cosines(tokens, pairs, seed)
+    cosines_BP = cosines_BP.abs() if absolute else cosines_BP
+    counted_BP = torch.arange(cosines_BP.shape[1], device=drawn_B.device) < drawn_B.unsqueeze(-1)
+    # Rounding puts the cosine of equal tokens just below or above 1, and that of orthogonal ones next to 0.
+    bin_BP = ((cosines_BP.nan_to_num(0.0) + 1.0 + 1e-6) * (HISTOGRAM_BINS / 2)).long().clamp(0, HISTOGRAM_BINS - 1)
+    shares_BK = cosines_BP.new_zeros(cosines_BP.shape[0], HISTOGRAM_BINS)
+    shares_BK.scatter_add_(1, bin_BP, counted_BP.to(cosines_BP.dtype))
+    broken_B = ~tokens.norms_BN.sum(dim=1).isfinite()
+    return (shares_BK / drawn_B.unsqueeze(-1)).masked_fill(broken_B.unsqueeze(-1), torch.nan)
+
+
+def _bin_middles(count: int) -> list[float]:
+    return [-1.0 + (2 * number + 1) / count for number in range(count)]
 
 
 @metric(
@@ -24,6 +71,7 @@ HISTOGRAM_BINS = 40
     rises_when_alike=True,
     # Permutation: as far as all pairs are looked at.
     invariances=("permutation", "rotation", "scale", "token_scale", "reflection"),
+    profile=Profile(cosine_histogram, _bin_middles, "cosine", "share of the pairs of a sequence, mean over sequences"),
 )
 def cosine_quantile(
     x: Tensor | Tokens,
@@ -75,45 +123,3 @@ def cosine_quantile(
     value = low + (exact_B - below_B).to(low.dtype) * (high - low)
     # A draw may miss the one token that is broken.
     return torch.where(tokens.norms_BN.sum(dim=1).isfinite(), value, torch.nan)
-
-
-def cosine_histogram(
-    x: Tensor | Tokens,
-    mask: Tensor | None = None,
-    *,
-    absolute: bool = False,
-    pairs: int = 2048,
-    seed: int = 0,
-) -> Tensor:
-    r"""Share of the pairwise cosines of each sequence in 40 bins of equal width over [−1, 1].
-
-    .. math:: h_k = \frac{1}{|P|} \bigl|\{ (i, j) \in P : \lfloor 20 (\hat x_i \cdot \hat x_j + 1) \rfloor = k \}\bigr|
-
-    with the pairs P of `cosine_quantile`; a cosine of 1 falls into the last bin.
-
-    Args:
-        x: Token vectors (batch, tokens, dim).
-        mask: Boolean (batch, tokens), True = a real token.
-        absolute: Of |cosine| instead.
-        pairs: The most pairs to look at.
-        seed: Decides the draw.
-
-    Returns:
-        Shares (batch, 40) that sum to 1; NaN for a sequence with NaN or Inf in a real token.
-
-    Example:
-        >>> x = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]])  # cosines 0, -1, 0
-        >>> histogram = cosine_histogram(x)[0]
-        >>> histogram.nonzero().flatten(), histogram[[0, 20]]
-        (tensor([ 0, 20]), tensor([0.3333, 0.6667]))
-    """
-    tokens = Tokens.of(x, mask)
-    cosines_BP, drawn_B = sampled_cosines(tokens, pairs, seed)
-    cosines_BP = cosines_BP.abs() if absolute else cosines_BP
-    counted_BP = torch.arange(cosines_BP.shape[1], device=drawn_B.device) < drawn_B.unsqueeze(-1)
-    # Rounding puts the cosine of equal tokens just below or above 1, and that of orthogonal ones next to 0.
-    bin_BP = ((cosines_BP.nan_to_num(0.0) + 1.0 + 1e-6) * (HISTOGRAM_BINS / 2)).long().clamp(0, HISTOGRAM_BINS - 1)
-    shares_BK = cosines_BP.new_zeros(cosines_BP.shape[0], HISTOGRAM_BINS)
-    shares_BK.scatter_add_(1, bin_BP, counted_BP.to(cosines_BP.dtype))
-    broken_B = ~tokens.norms_BN.sum(dim=1).isfinite()
-    return (shares_BK / drawn_B.unsqueeze(-1)).masked_fill(broken_B.unsqueeze(-1), torch.nan)

@@ -5,8 +5,26 @@ from __future__ import annotations
 from torch import Tensor
 
 from unsmooth.functional._metric import metric
+from unsmooth.functional._profile import LayerPairs
 from unsmooth.functional._ratios import ratio, root
+from unsmooth.functional._thinned import thinned
 from unsmooth.functional._tokens import Tokens, pair_of
+
+MOST_TOKENS = 256
+"""Of longer sequences so many tokens, spread evenly, stand for all where every layer is compared with every other."""
+
+
+def centred_products(tokens: Tokens) -> Tensor:
+    """(x_i − x̄)·(x_j − x̄) of each sequence, up to 256 × 256 numbers: all that linear CKA reads."""
+    centred_BND = thinned(tokens, MOST_TOKENS).centred_double_BND
+    return (centred_BND @ centred_BND.mT).float()
+
+
+def alignment(products_x: Tensor, products_y: Tensor) -> Tensor:
+    """Linear CKA from the centred products of the same tokens in two layers."""
+    x_BNN, y_BNN = products_x.double(), products_y.double()
+    norms = root(x_BNN.square().sum(dim=(1, 2))) * root(y_BNN.square().sum(dim=(1, 2)))
+    return ratio((x_BNN * y_BNN).sum(dim=(1, 2)), norms, otherwise=0.0)
 
 
 @metric(
@@ -18,6 +36,7 @@ from unsmooth.functional._tokens import Tokens, pair_of
     degenerate="0 where x or y has no variance: single token, all-zero, equal tokens",
     reads="pair",
     invariances=("permutation", "rotation", "scale", "translation", "reflection"),
+    profile=LayerPairs(centred_products, alignment, "linear CKA of two layers, mean over sequences"),
 )
 def linear_cka(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     r"""Linear centred kernel alignment of each sequence at two places.
@@ -26,7 +45,8 @@ def linear_cka(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = Non
 
     with the columns of X and Y centred over the tokens (Kornblith et al. 2019, arXiv 1905.00414). Not
     debiased, so with fewer tokens than features even unrelated inputs come out well above 0. In float64,
-    through the n×n or the d×d products, whichever is smaller.
+    through the n×n or the d×d products, whichever is smaller. A scan compares each layer with the one before it, and
+    beside that every layer with every other (of sequences beyond 256 tokens by as many, spread evenly).
 
     Args:
         x: Token vectors (batch, tokens, dim).
