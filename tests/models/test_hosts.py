@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.models.entries import ENTRIES
 from tests.models.entry import Entry, Padding, modules_at, real_tokens
+from tests.models.stack_entries import STACK_ENTRIES
 from unsmooth.models import HOSTS, find_anatomy
 
 Seen = dict[tuple[int, str], Tensor]
@@ -85,11 +86,14 @@ def assert_close(actual: Tensor, wanted: Tensor, what: str) -> None:
 
 
 def test_every_host_has_an_entry() -> None:
-    assert {entry.host for entry in ENTRIES} == set(HOSTS)
+    stacks = {stack.host for entry in STACK_ENTRIES for stack in entry.stacks.values()}
+    assert {entry.host for entry in ENTRIES} | stacks == set(HOSTS)
 
 
 def test_every_block_class_of_every_host_has_an_entry() -> None:
-    built = {type(block).__name__ for e in ENTRIES for block in modules_at(e.build(), e.blocks).values()}
+    stacks = [(e.build, stack.blocks) for e in STACK_ENTRIES for stack in e.stacks.values()]
+    every = [(e.build, e.blocks) for e in ENTRIES] + stacks
+    built = {type(block).__name__ for build, blocks in every for block in modules_at(build(), blocks).values()}
     assert {name.rpartition(".")[2] for host in HOSTS.values() for name in host.blocks} == built
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unsmooth import spectra
 from unsmooth.errors import UnsmoothError
-from unsmooth.models import Anatomy, ValueProjection, value_projection
+from unsmooth.models import Anatomy, ValueProjection
+from unsmooth.models.value_projection import values_of_block
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,11 @@ def read_weights(anatomy: Anatomy) -> list[Weights]:
     found = []
     for index, path in enumerate(anatomy.blocks):
         try:
-            values = value_projection(anatomy.model, index, blocks=_pattern(anatomy))
+            values = values_of_block(anatomy, index)
             found.append(Weights(path, values, _not_finite(values)))
         except UnsmoothError as error:
             found.append(Weights(path, None, str(error)))
     return found
-
-
-def _pattern(anatomy: Anatomy) -> str | None:
-    """The pattern under which the blocks were found, where they were found by one."""
-    return anatomy.host.example if anatomy.host.name == "pattern" else None
 
 
 def _not_finite(values: ValueProjection) -> str | None:

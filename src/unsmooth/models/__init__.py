@@ -1,7 +1,7 @@
 """Where things are inside a network: blocks, sites, special tokens; and loading one by name."""
 
 from unsmooth.models import hosts as _hosts  # noqa: F401 - registers every host
-from unsmooth.models.anatomy import HOSTS, SITES, Anatomy, Host, Tap, Watch, find_anatomy
+from unsmooth.models.anatomy import HOSTS, SITES, Anatomy, Host, Tap, Watch, find_anatomy, find_stacks
 from unsmooth.models.attention_maps import NoAttentionMap, row_sum_error, watch_attention
 from unsmooth.models.fingerprint import weight_hash
 from unsmooth.models.load import load
@@ -22,6 +22,7 @@ __all__ = [
     "ValueProjection",
     "Watch",
     "find_anatomy",
+    "find_stacks",
     "load",
     "origin_of",
     "row_sum_error",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention_of
-from unsmooth.models.host import HOSTS, SITES, Host, Tap, host_of
+from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
+from unsmooth.models.host import HOSTS, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
+from unsmooth.models.stacks import called_part, names_of, parts_of, pattern_of
 from unsmooth.models.watch import Observer, Watch, first_input, first_output, watch_blocks
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Tap",
     "Watch",
     "find_anatomy",
+    "find_stacks",
     "first_input",
     "first_output",
 ]
@@ -31,37 +33,72 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A model with its blocks found.
+    """A model with the blocks of one stack found.
 
     Args:
         model: The model as it is called; layers are numbered anew in each of its forward passes.
         host: The family its blocks are of.
         blocks: Module path to block, in the order of the modules.
+        stack: What the stack is called where the model has several, such as "encoder"; else nothing.
+        part: The part of the model that holds this stack alone; layers are numbered anew in its forward passes too.
         sites: The sites that every block has.
     """
 
     model: nn.Module
     host: Host
     blocks: Mapping[str, nn.Module]
+    stack: str = ""
+    part: nn.Module | None = None
     sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         present = set.intersection(*(set(self.host.taps(block)) for block in self.blocks.values()))
         object.__setattr__(self, "sites", tuple(site for site in SITES if site == "residual" or site in present))
 
-    def watch(self, observer: Observer, sites: Sequence[str] = ("residual",)) -> AbstractContextManager[Watch]:
+    @property
+    def entries(self) -> tuple[nn.Module, ...]:
+        """The modules whose forward pass is a pass through the stack."""
+        return (self.model,) if self.part is None or self.part is self.model else (self.model, self.part)
+
+    @property
+    def reads(self) -> Reads:
+        """What a batch calls the tokens of this stack."""
+        own = self.host.reads(next(iter(self.blocks.values())))
+        return TARGET if own == TEXT and self.stack == "decoder" else own
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Special tokens that the model itself puts in front."""
+        return self.host.prefix_tokens(self.entries[-1])
+
+    def stage(self, path: str) -> int | None:
+        """The stage of the block at `path`, None where the host has no stages."""
+        return None if self.host.stage is None else self.host.stage(path)
+
+    def watch(
+        self,
+        observer: Observer,
+        sites: Sequence[str] = ("residual",),
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> AbstractContextManager[Watch]:
         """Call `observer` for every tensor at `sites` while the context is open; hooks never outlive it.
 
         Layers are numbered by call order from 1 in each forward pass of `model`, so a block that is called
         several times (ALBERT) is as many layers. Layer 0 is the input of the first block called. What
-        torch.compile has compiled runs uncompiled meanwhile, or the hooks would not be called.
+        torch.compile has compiled runs uncompiled meanwhile, or the hooks would not be called. Errors come out of
+        the forward pass, or go to `on_error`.
         """
         self.check_sites(sites)
-        return watch_blocks(self.model, self.host, self.blocks, observer, sites)
+        return watch_blocks(self, observer, sites, on_error)
 
-    def watch_attention(self, observer: MapObserver, on_missing: Missing | None = None) -> AbstractContextManager[None]:
+    def watch_attention(
+        self,
+        observer: MapObserver,
+        on_missing: Missing | None = None,
+        site: Literal["attention", "cross"] = "attention",
+    ) -> AbstractContextManager[None]:
         """Call `observer` with the attention map of every block call; see `watch_attention`."""
-        return watch_attention_of(self.model, self.host, self.blocks, observer, on_missing)
+        return watch_attention(self, observer, on_missing, site)
 
     def check_sites(self, sites: Sequence[str]) -> None:
         """Refuse a site that does not exist, or not in this model."""
@@ -89,22 +126,57 @@ def find_anatomy(model: nn.Module, blocks: str | None = None) -> Anatomy:
         raise expected("an nn.Module", type(model).__name__, "unsmooth.load(name) first")
     if blocks is not None:
         return _by_pattern(model, blocks)
-    hosts = {name: host for name, module in model.named_modules() if (host := host_of(module))}
-    if not hosts:
-        raise _no_blocks(model)
-    stacks = list(dict.fromkeys(_stack(name) for name in hosts))
-    if len(stacks) > 1 or len({host.name for host in hosts.values()}) > 1:
+    stacks = find_stacks(model)
+    if len(stacks) > 1:
         raise _several_stacks(model, stacks)
-    return Anatomy(model, next(iter(hosts.values())), {name: model.get_submodule(name) for name in hosts})
+    return stacks[0]
 
 
-def _stack(path: str) -> str:
-    """The pattern that a block shares with its neighbours.
+def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, ...]:
+    """Find every stack of Transformer blocks in `model`, in the order of the modules; see `find_anatomy`.
 
-    >>> _stack("encoder.layer.11"), _stack("encoder.albert_layer_groups.0.albert_layers.0")
-    ('encoder.layer.*', 'encoder.albert_layer_groups.*.albert_layers.*')
+    A stack is known by the path that its blocks share. Where there are several, each is called what its path has to
+    itself: "encoder" and "decoder", "text" and "vision". A pattern finds one.
+
+    Example:
+        >>> model = nn.Transformer(8, 2, num_encoder_layers=2, num_decoder_layers=3, dim_feedforward=16)
+        >>> [(one.stack, one.host.name, len(one.blocks)) for one in find_stacks(model)]
+        [('encoder', 'torch_encoder', 2), ('decoder', 'torch_decoder', 3)]
     """
-    return re.sub(r"(^|(?<=\.))\d+(?=\.|$)", "*", path)
+    if not isinstance(model, nn.Module):
+        raise expected("an nn.Module", type(model).__name__, "unsmooth.load(name) first")
+    if blocks is not None:
+        return (_by_pattern(model, blocks),)
+    found = _known_blocks(model)
+    if not found:
+        raise _no_blocks(model)
+    if len(found) == 1:
+        return (Anatomy(model, _one_host(model, found[0]), found[0]),)
+    parts = parts_of([next(iter(blocks)) for blocks in found])
+    return tuple(
+        Anatomy(model, _one_host(model, blocks), blocks, stack=name, part=called_part(model, part))
+        for blocks, part, name in zip(found, parts, names_of(parts), strict=True)
+    )
+
+
+def _known_blocks(model: nn.Module) -> list[dict[str, nn.Module]]:
+    """Blocks of known hosts by path, stack by stack."""
+    by_pattern: dict[str, dict[str, nn.Module]] = {}
+    for path, module in model.named_modules():
+        if host_of(module):
+            by_pattern.setdefault(pattern_of(path), {})[path] = module
+    return list(by_pattern.values())
+
+
+def _one_host(model: nn.Module, blocks: Mapping[str, nn.Module]) -> Host:
+    hosts = {host.name: host for block in blocks.values() if (host := host_of(block))}
+    if len(hosts) > 1:
+        raise expected(
+            f"blocks of one family in each stack of {type(model).__name__}",
+            f"{' and '.join(hosts)} in {pattern_of(next(iter(blocks)))}",
+            "a part of the model, or a blocks pattern that picks one family",
+        )
+    return next(iter(hosts.values()))
 
 
 def _no_blocks(model: nn.Module) -> UnsmoothError:
@@ -117,12 +189,12 @@ def _no_blocks(model: nn.Module) -> UnsmoothError:
     )
 
 
-def _several_stacks(model: nn.Module, stacks: Sequence[str]) -> UnsmoothError:
-    part = stacks[0].partition(".")[0]
+def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothError:
+    patterns = [pattern_of(next(iter(stack.blocks))) for stack in stacks]
     return expected(
         f"one stack of Transformer blocks in {type(model).__name__}",
-        f"{len(stacks)} ({', '.join(stacks)}), whose layers cannot be counted as one depth",
-        f"blocks={stacks[0]!r}, or a part of the model such as model.{part}",
+        f"{len(stacks)} ({', '.join(patterns)}), whose layers cannot be counted as one depth",
+        f"blocks={patterns[0]!r}, or a part of the model such as model.{patterns[0].partition('.')[0]}",
     )
 
 
@@ -135,9 +207,19 @@ def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
             f"a path of this model, such as {_suggest_pattern(model)}",
         )
     hosts = {host.name if (host := host_of(module)) else None for module in found.values()}
-    if len(hosts) == 1 and (name := hosts.pop()) is not None:
-        return Anatomy(model, HOSTS[name], found)
+    if len(hosts) == 1 and hosts != {None}:
+        return _within_a_stack(model, found)
     return Anatomy(model, Host(name="pattern", blocks=(), taps=lambda block: {}, example=pattern), found)
+
+
+def _within_a_stack(model: nn.Module, blocks: Mapping[str, nn.Module]) -> Anatomy:
+    """Known blocks that were picked by a pattern; they may lie in one of several stacks."""
+    stacks = _known_blocks(model)
+    parts = parts_of([next(iter(found)) for found in stacks])
+    for found, part, name in zip(stacks, parts, names_of(parts), strict=True):
+        if len(stacks) > 1 and set(blocks) <= set(found):
+            return Anatomy(model, _one_host(model, blocks), blocks, stack=name, part=called_part(model, part))
+    return Anatomy(model, _one_host(model, blocks), blocks)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -7,15 +7,14 @@ softmax where attention is written out, are seen on their way into torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.host import Host
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.watch import first_input, submodule, uncompiled
 
@@ -44,9 +43,13 @@ class NoAttentionMap(UnsmoothError):  # noqa: N818 - it names what is missing, l
 Missing = Callable[[NoAttentionMap], None]
 
 
+@contextmanager
 def watch_attention(
-    anatomy: Anatomy, observer: MapObserver, on_missing: Missing | None = None
-) -> AbstractContextManager[None]:
+    anatomy: Anatomy,
+    observer: MapObserver,
+    on_missing: Missing | None = None,
+    site: Literal["attention", "cross"] = "attention",
+) -> Iterator[None]:
     """Call `observer(layer, maps_BHNN)` for every block call while the context is open.
 
     Layers are numbered from 1 by call order, as in `Anatomy.watch`. Maps are float32 or better, before any dropout,
@@ -56,11 +59,12 @@ def watch_attention(
     Args:
         anatomy: The model with its blocks found.
         observer: Called when a block has run. Each map is a copy and takes batch·heads·tokens² numbers.
-        on_missing: Called for a block call without one square map; where it is None, the error is raised.
+        on_missing: Called for a block call without one such map; where it is None, the error is raised.
+        site: "cross" for the maps of cross-attention (batch, heads, tokens, tokens of the other stack).
 
     Raises:
-        NoAttentionMap: A fused kernel that torch cannot see into, several maps in one call (differential attention),
-            or maps that are not square (cross-attention, a key/value cache).
+        NoAttentionMap: A fused kernel that torch cannot see into, several maps in one call (differential attention,
+            windows), maps that are not square (a key/value cache), or blocks without cross-attention.
 
     Example:
         >>> import torch
@@ -72,7 +76,37 @@ def watch_attention(
         1 torch.Size([1, 2, 3, 3])
         2 torch.Size([1, 2, 3, 3])
     """
-    return watch_attention_of(anatomy.model, anatomy.host, anatomy.blocks, observer, on_missing)
+    paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
+    recorder = _Recorder(square=site == "attention")
+    with ExitStack() as stack:
+        stack.enter_context(anatomy.host.prepare(anatomy.model))
+        stack.enter_context(uncompiled(anatomy.model))
+
+        def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
+            stack.callback(register(function, **options).remove)
+
+        def restart(module: nn.Module, args: Any) -> None:
+            recorder.call, recorder.depth = _Call(), 0
+
+        for entry in anatomy.entries:
+            hook(entry.register_forward_pre_hook, restart)
+        for path, block in anatomy.blocks.items():
+            attention = submodule(block, paths[path], anatomy.host)
+            _hook_block(block, attention, anatomy.host.batch_first(block), recorder, hook, observer, on_missing)
+        stack.enter_context(recorder)
+        yield
+
+
+def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:
+    host = anatomy.host
+    if site == "cross":
+        if host.cross is None or "cross" not in host.taps(block):
+            raise NoAttentionMap(None, f"{host.name} blocks without cross-attention", "the maps of attention itself")
+        return host.cross.module
+    if host.attention_module is None:
+        reason = f"{host.name} blocks, whose attention is not known"
+        raise NoAttentionMap(None, reason, "a model of a family that `unsmooth ls models` lists")
+    return host.attention_module(block)
 
 
 def row_sum_error(maps_BHNN: Tensor, mask_BN: Tensor | None = None) -> float:
@@ -105,8 +139,9 @@ class _Call:
 class _Recorder(TorchFunctionMode):
     """Sees every torch function; notes the maps of those called inside an attention module."""
 
-    def __init__(self) -> None:
+    def __init__(self, square: bool) -> None:
         super().__init__()
+        self.square = square
         self.call = _Call()
         self.depth = 0
 
@@ -123,42 +158,11 @@ class _Recorder(TorchFunctionMode):
         call = self.call
         if map_of.ndim == 3 and call.batch and map_of.shape[0] % call.batch == 0:
             map_of = map_of.reshape(call.batch, -1, *map_of.shape[1:])
-        square = map_of.shape[-2:] == (call.tokens, call.tokens)
-        if map_of.ndim == 4 and map_of.shape[0] == call.batch and square:
+        fits = map_of.shape[-2] == call.tokens and (map_of.shape[-1] == call.tokens or not self.square)
+        if map_of.ndim == 4 and map_of.shape[0] == call.batch and fits:
             call.maps.append(map_of)
         else:
             call.other_shapes.append(tuple(map_of.shape))
-
-
-@contextmanager
-def watch_attention_of(
-    model: nn.Module,
-    host: Host,
-    blocks: Mapping[str, nn.Module],
-    observer: MapObserver,
-    on_missing: Missing | None,
-) -> Iterator[None]:
-    """The context of `watch_attention`, from an anatomy's parts."""
-    if host.attention_module is None:
-        reason = f"{host.name} blocks, whose attention is not known"
-        raise NoAttentionMap(None, reason, "a model of a family that `unsmooth ls models` lists")
-    recorder = _Recorder()
-    with ExitStack() as stack:
-        stack.enter_context(host.prepare(model))
-        stack.enter_context(uncompiled(model))
-
-        def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
-            stack.callback(register(function, **options).remove)
-
-        def restart(module: nn.Module, args: Any) -> None:
-            recorder.call, recorder.depth = _Call(), 0
-
-        hook(model.register_forward_pre_hook, restart)
-        for block in blocks.values():
-            attention = submodule(block, host.attention_module(block), host)
-            _hook_block(block, attention, host.batch_first(block), recorder, hook, observer, on_missing)
-        stack.enter_context(recorder)
-        yield
 
 
 def _hook_block(
@@ -170,13 +174,14 @@ def _hook_block(
     observer: MapObserver,
     on_missing: Missing | None,
 ) -> None:
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         recorder.call = _Call(layer=recorder.call.layer + 1)
-
-    def open_eyes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        # Of the block, not of its attention, which may look at windows: a map must be of all tokens.
         shape = first_input(args, kwargs).shape
         if len(shape) == 3:
             recorder.call.batch, recorder.call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
+
+    def open_eyes(module: nn.Module, args: Any) -> None:
         recorder.depth += 1
 
     def close_eyes(module: nn.Module, args: Any, output: Any) -> None:
@@ -192,8 +197,8 @@ def _hook_block(
             raise missing
         on_missing(missing)
 
-    hook(block.register_forward_pre_hook, enter)
-    hook(attention.register_forward_pre_hook, open_eyes, with_kwargs=True)
+    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+    hook(attention.register_forward_pre_hook, open_eyes)
     # Also after an error, or what is called next would be taken for attention.
     hook(attention.register_forward_hook, close_eyes, always_call=True)
     hook(block.register_forward_hook, leave)
@@ -205,7 +210,7 @@ def _missing(call: _Call) -> NoAttentionMap:
         return NoAttentionMap(call.layer, reason, "this layer without attention maps")
     if call.other_shapes:
         shapes = ", ".join(map(str, call.other_shapes[:3]))
-        reason = f"{shapes} for {call.tokens} tokens, as cross-attention, a key/value cache or extra keys give"
+        reason = f"{shapes} for {call.tokens} tokens, as windows, cross-attention, a key/value cache or extra keys give"
         return NoAttentionMap(call.layer, reason, "a whole sequence in one pass with use_cache=False")
     reason = "none that torch can see, as flash and flex kernels give"
     return NoAttentionMap(call.layer, reason, 'loading with attn_implementation="sdpa" or "eager"')

@@ -76,7 +76,7 @@ def read_values(
     layout: Layout,
     heads: Heads,
     place: Literal["pre", "post"],
-    norm: str,
+    norm: str | None,
     output_norm: str | None = None,
     gain: Tensor | None = None,
 ) -> ValueProjection:
@@ -89,7 +89,7 @@ def read_values(
         layout: How the outputs of `value` are ordered.
         heads: The heads that the block says it has, checked against the sizes.
         place: Whether `norm` stands before the branch or after the addition.
-        norm: Path of that norm.
+        norm: Path of that norm; None where there is none that the values meet.
         output_norm: Path of a norm on the branch's output.
         gain: (d,) what the branch is multiplied by.
     """
@@ -104,7 +104,7 @@ def read_values(
         b_v=None if bias_F is None else _per_query_head(layout.values(bias_F, heads), heads, kv_of_head),
         b_o=b_o,
         place=place,
-        norm=_checked(block, norm_at(block, norm), norm, weight_ED.shape[1]),
+        norm=_norm_of(block, norm, weight_ED.shape[1]),
         output_norm=None if output_norm is None else norm_at(block, output_norm),
         gain=gain,
     )
@@ -127,7 +127,10 @@ def _check_sizes(block: nn.Module, layout: Layout, heads: Heads, weight_DF: Tens
         raise refuse(block, f"{what}, so {sizes(*wanted)}", sizes(*found))
 
 
-def _checked(block: nn.Module, norm: Norm, path: str, dim: int) -> Norm:
+def _norm_of(block: nn.Module, path: str | None, dim: int) -> Norm:
+    if path is None:
+        return Norm("none", None, None, 0.0)
+    norm = norm_at(block, path)
     if norm.weight is not None and norm.weight.shape != (dim,):
         raise refuse(block, f"a norm of {dim} features at {path!r}", f"shape {tuple(norm.weight.shape)}")
     return norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import find_anatomy
 from unsmooth.models.remedied import with_edits
+
+if TYPE_CHECKING:
+    from unsmooth.models.anatomy import Anatomy
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ class ValueProjection:
     def attention_output(self, maps_BHNN: Tensor, normed_BND: Tensor) -> Tensor:
         """The branch as it joins the stream, from attention maps and what attention reads (site "normed").
 
-        Equal to the site "attention", so after `output_norm` and `gain` where the layer has them.
+        Equal to the site "attention", so after `output_norm` and `gain` where the layer has them. Cross-attention reads
+        its values off the other stack: its maps are (B, H, N, M) for M tokens there, and the result is site "cross".
         """
         values_BHNE = torch.einsum("bnd,hde->bhne", normed_BND.to(self.w_v.dtype), self.w_v)
         if self.b_v is not None:
@@ -148,7 +152,9 @@ class ValueProjection:
         return x if self.gain is None else x * self.gain
 
 
-def value_projection(model: nn.Module, block: int, *, blocks: str | None = None) -> ValueProjection:
+def value_projection(
+    model: nn.Module, block: int, *, blocks: str | None = None, site: Literal["attention", "cross"] = "attention"
+) -> ValueProjection:
     """Read the value and output weights of one block, whatever library it is from.
 
     Where remedies are applied, the weights are those that act with them.
@@ -157,6 +163,8 @@ def value_projection(model: nn.Module, block: int, *, blocks: str | None = None)
         model: Any module with blocks of a known family.
         block: From 0, over the blocks that `find_anatomy` finds.
         blocks: Pattern over module paths, as in `find_anatomy`.
+        site: "cross" for the weights of cross-attention. A norm in front of it is on its queries alone, so there is
+            none here.
 
     Returns:
         Detached tensors in float32 or better on the model's device.
@@ -170,15 +178,23 @@ def value_projection(model: nn.Module, block: int, *, blocks: str | None = None)
         >>> values.heads, values.dim, values.head_dim, values.place
         (2, 4, 2, 'post')
     """
-    anatomy = find_anatomy(model, blocks)
-    paths = list(anatomy.blocks)
+    return values_of_block(find_anatomy(model, blocks), block, site)
+
+
+def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cross"] = "attention") -> ValueProjection:
+    """The same where the blocks are found already."""
+    paths, host = list(anatomy.blocks), anatomy.host
     if not 0 <= block < len(paths):
         raise expected(f"a block from 0 to {len(paths) - 1}", block, f"block={len(paths) - 1} for the last one")
     found = anatomy.blocks[paths[block]]
-    if anatomy.host.value_projection is None:
+    if site == "cross":
+        if host.cross is None or "cross" not in host.taps(found):
+            raise expected(f"cross-attention in block {paths[block]!r}", type(found).__name__, 'site="attention"')
+        return host.cross.values(found)
+    if host.value_projection is None:
         raise expected(
             f"a known layout of value weights in block {paths[block]!r}",
             f"{type(found).__name__}, of which only the residual stream is known",
             "a model of a family that `unsmooth ls models` lists",
         )
-    return with_edits(found, anatomy.host.value_projection(found))
+    return with_edits(found, host.value_projection(found))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host, Tap
+
+if TYPE_CHECKING:
+    from unsmooth.models.anatomy import Anatomy
 
 
 class Observer(Protocol):
@@ -28,10 +31,12 @@ class Watch:
     Args:
         layer: Blocks entered so far.
         real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
+        stage: The stage of the block entered last, where there are stages.
     """
 
     layer: int = 0
     real_tokens_BN: Tensor | None = None
+    stage: int | None = None
 
 
 Hook = Callable[..., None]
@@ -39,40 +44,53 @@ Hook = Callable[..., None]
 
 @contextmanager
 def watch_blocks(
-    model: nn.Module,
-    host: Host,
-    blocks: Mapping[str, nn.Module],
+    anatomy: Anatomy,
     observer: Observer,
     sites: Sequence[str],
+    on_error: Callable[[Exception], None] | None = None,
 ) -> Iterator[Watch]:
-    """Call `observer` for every tensor at `sites` of `blocks` while the context is open."""
+    """Call `observer` for every tensor at `sites` of the anatomy's blocks while the context is open.
+
+    Errors of the observer and of the hooks come out of the model's forward pass, or go to `on_error`.
+    """
     watch = Watch()
     with ExitStack() as stack:
-        stack.enter_context(host.prepare(model))
-        stack.enter_context(uncompiled(model))
+        stack.enter_context(anatomy.host.prepare(anatomy.model))
+        stack.enter_context(uncompiled(anatomy.model))
 
         def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
-            stack.callback(register(function, **options).remove)
+            stack.callback(register(function if on_error is None else _guarded(function, on_error), **options).remove)
 
         def restart(module: nn.Module, args: Any) -> None:
             watch.layer, watch.real_tokens_BN = 0, None
 
         # Before the blocks' own hooks, so that a model that is itself one block starts over first.
-        hook(model.register_forward_pre_hook, restart)
-        for path, block in blocks.items():
-            _hook_block(path, block, host, hook, watch, observer, sites)
+        for entry in anatomy.entries:
+            hook(entry.register_forward_pre_hook, restart)
+        for path in anatomy.blocks:
+            _hook_block(path, anatomy, hook, watch, observer, sites)
         yield watch
+
+
+def _guarded(function: Callable[..., None], on_error: Callable[[Exception], None]) -> Callable[..., None]:
+    def guarded(*arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:
+            on_error(error)
+
+    return guarded
 
 
 def _hook_block(
     path: str,
-    block: nn.Module,
-    host: Host,
+    anatomy: Anatomy,
     hook: Hook,
     watch: Watch,
     observer: Observer,
     sites: Sequence[str],
 ) -> None:
+    block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
     batch_first = host.batch_first(block)
 
     def see(site: str, found: Tensor) -> None:
@@ -83,6 +101,7 @@ def _hook_block(
         observer(watch.layer, site, found if batch_first else found.transpose(0, 1))
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        watch.stage = stage
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
             if "residual" in sites:

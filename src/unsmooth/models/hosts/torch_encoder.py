@@ -30,13 +30,7 @@ def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
 
 def torch_encoder_wiring(block: nn.Module) -> Wiring:
     """nn.MultiheadAttention has queries, keys and values one after the other in `in_proj_weight`."""
-    attention = part(block, "self_attn")
-    if not isinstance(attention, nn.MultiheadAttention):
-        raise refuse(block, "an nn.MultiheadAttention at 'self_attn'", type(attention).__name__)
-    if attention.in_proj_weight is None:
-        raise refuse(block, "one in_proj_weight", "keys or values of another width than the queries")
-    if attention.bias_k is not None or attention.add_zero_attn:
-        raise refuse(block, "keys that are all tokens", "an extra key (add_bias_kv or add_zero_attn)")
+    attention = plain_multihead(block, "self_attn")
     return Wiring(
         style="pre" if block.norm_first else "post",
         heads=Heads(attention.num_heads, attention.num_heads, attention.head_dim),
@@ -51,6 +45,18 @@ def torch_encoder_wiring(block: nn.Module) -> Wiring:
         values_at="self_attn.values",
         heads_at="self_attn.heads",
     )
+
+
+def plain_multihead(block: nn.Module, path: str) -> nn.MultiheadAttention:
+    """The nn.MultiheadAttention at `path`, where nothing in it but its two projections touches the values."""
+    attention = part(block, path)
+    if not isinstance(attention, nn.MultiheadAttention):
+        raise refuse(block, f"an nn.MultiheadAttention at {path!r}", type(attention).__name__)
+    if attention.in_proj_weight is None:
+        raise refuse(block, "one in_proj_weight", "keys or values of another width than the queries")
+    if attention.bias_k is not None or attention.add_zero_attn:
+        raise refuse(block, "keys that are all tokens", "an extra key (add_bias_kv or add_zero_attn)")
+    return attention
 
 
 def torch_encoder_values(block: nn.Module) -> ValueProjection:

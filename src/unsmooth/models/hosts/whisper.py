@@ -1,0 +1,74 @@
+"""Whisper (Radford et al. 2022, arXiv 2212.04356): pre-norm encoder over frames of sound, decoder over text.
+
+Two convolutions make one token of two frames. The encoder masks nothing: silence that fills a clip up takes part in it
+but is not counted where an "attention_mask" says which frames are sound.
+"""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from unsmooth.models.block_parts import number
+from unsmooth.models.host import HOSTS, TEXT, Cross, Host, Reads, Tap
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.value_projection import ValueProjection
+
+FRAMES = Reads("input_features", "attention_mask", each=2)
+
+
+def whisper_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """Branches end in their output projections: dropout is a function here, not a module."""
+    taps = {
+        "normed": Tap("self_attn_layer_norm", "output"),
+        "attention": Tap("self_attn", "output"),
+        "mid": Tap("final_layer_norm", "input"),
+        "mlp": Tap("fc2", "output"),
+    }
+    return {**taps, "cross": Tap("encoder_attn", "output")} if _has_cross(block) else taps
+
+
+def whisper_reads(block: nn.Module) -> Reads:
+    """Sound for the encoder, text for the decoder."""
+    return TEXT if _has_cross(block) else FRAMES
+
+
+def whisper_values(block: nn.Module) -> ValueProjection:
+    """Separate projections, as many key/value heads as query heads."""
+    return _values(block, "self_attn", norm="self_attn_layer_norm")
+
+
+def whisper_cross_values(block: nn.Module) -> ValueProjection:
+    """Its values are what the encoder gives, after the encoder's last norm."""
+    return _values(block, "encoder_attn", norm=None)
+
+
+def _values(block: nn.Module, attention: str, norm: str | None) -> ValueProjection:
+    heads = number(block, f"{attention}.num_heads")
+    return read_values(
+        block,
+        value=f"{attention}.v_proj",
+        output=f"{attention}.out_proj",
+        layout=SEPARATE,
+        heads=Heads(heads, heads, number(block, f"{attention}.head_dim")),
+        place="pre",
+        norm=norm,
+    )
+
+
+def _has_cross(block: nn.Module) -> bool:
+    return hasattr(block, "encoder_attn")
+
+
+HOSTS.add(
+    "whisper",
+    Host(
+        name="whisper",
+        blocks=("WhisperEncoderLayer", "WhisperDecoderLayer"),
+        taps=whisper_taps,
+        example="openai/whisper-tiny, encoder and decoder",
+        value_projection=whisper_values,
+        attention_module=lambda block: "self_attn",
+        reads=whisper_reads,
+        cross=Cross("encoder_attn", whisper_cross_values),
+    ),
+)
