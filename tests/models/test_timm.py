@@ -1,43 +1,44 @@
-"""The harness over timm's own blocks, where timm is installed; elsewhere a stand-in takes their place."""
+"""timm itself, in a process of its own; the harness also runs over a stand-in for its block, which needs no timm."""
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 
-from tests.models import test_hosts as hosts
-from tests.models.entry import Entry
-from tests.models.rebuilding import largest_error
-from tests.models.timm_entries import real_entries
-
-pytest.importorskip("timm")
-each_entry = pytest.mark.parametrize("entry", real_entries(), ids=lambda entry: entry.name)
+from tests.apart import run_checks
+from unsmooth.errors import UnsmoothError
+from unsmooth.models import load
+from unsmooth.models.timm_models import read_name
 
 
-@each_entry
-def test_sites(entry: Entry) -> None:
-    hosts.test_independent_hooks_agree(entry, "none")
-    hosts.test_algebra_of_the_block_holds(entry, "none")
-    hosts.test_watching_does_not_change_the_output(entry, "none")
-    hosts.test_prefix_tokens(entry)
+def test_with_timm() -> None:
+    run_checks("timm", "timm", "tests/models/timm_checks.py")
 
 
-@each_entry
-def test_attention_is_rebuilt_from_weights_and_maps(entry: Entry) -> None:
-    for fused in (True, False):
-        model = entry.model()
-        for block in model.blocks:
-            block.attn.fused_attn = fused
-        assert largest_error(entry, model, "none") < 1e-5
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224", {}),
+        ("timm:vit_tiny_patch16_224.augreg_in21k()", "vit_tiny_patch16_224.augreg_in21k", {}),
+        ("timm:deit_tiny_patch16_224(pretrained=False)", "deit_tiny_patch16_224", {"pretrained": False}),
+        ("timm:a(img_size=(8, 9), global_pool='')", "a", {"img_size": (8, 9), "global_pool": ""}),
+    ],
+)
+def test_name(text: str, name: str, options: dict[str, Any]) -> None:
+    assert read_name(text) == (name, options)
 
 
-def test_other_attention_of_timm_is_refused() -> None:
-    from timm.models.vision_transformer import VisionTransformer
+@pytest.mark.parametrize(
+    "text", ["timm:", "timm:a b", "timm:a(", "timm:a(1)", "timm:a(b=c)", "timm:a(**b)", "timm:a(b=1)c"]
+)
+def test_name_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UnsmoothError, match="Expected timm:NAME or"):
+        load(text)
 
-    from unsmooth.errors import UnsmoothError
-    from unsmooth.models import value_projection
 
-    model = VisionTransformer(
-        img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=0, scale_attn_norm=True
-    )
-    with pytest.raises(UnsmoothError, match="nothing between values and output projection"):
-        value_projection(model, 0)
+def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UnsmoothError, match=r"Expected timm, to load a model of it but got none.*unsmooth\[timm\]"):
+        load("timm:vit_tiny_patch16_224")

@@ -1,4 +1,4 @@
-"""Entries of timm's ViT: a stand-in laid out like its block, which needs no timm, and the real one."""
+"""Entries of timm's ViT, and a stand-in laid out like its block, which needs no timm."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class VisionTransformer(nn.Module):
         return tokens
 
 
-def _vit(variant: str, build: Callable[[], nn.Module], prefix_tokens: int = 1) -> Entry:
+def entry_of(variant: str, build: Callable[[], nn.Module], prefix_tokens: int = 1) -> Entry:
     layer = "blocks.{}"
 
     def batch(padding: Padding) -> dict[str, Any]:
@@ -103,22 +103,7 @@ def _vit(variant: str, build: Callable[[], nn.Module], prefix_tokens: int = 1) -
     )
 
 
-def real_entries() -> tuple[Entry, ...]:
-    """The real ones, where timm is installed."""
-    from timm.models.vision_transformer import VisionTransformer as Real
-
-    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": DIM, "depth": LAYERS, "num_heads": 2, "mlp_ratio": 1.5}
-
-    def vit(**options: Any) -> Callable[[], nn.Module]:
-        return lambda: Real(**sizes, num_classes=0, global_pool="", **options)
-
-    return (
-        _vit("timm-plain", vit()),
-        _vit("timm-scaled", vit(init_values=0.5, qk_norm=True, reg_tokens=4), prefix_tokens=5),
-    )
-
-
 STAND_INS = (
-    _vit("stand-in", VisionTransformer),
-    _vit("stand-in-scaled", lambda: VisionTransformer(heads=4, qk_norm=True, fused=False, scaled=True)),
+    entry_of("stand-in", VisionTransformer),
+    entry_of("stand-in-scaled", lambda: VisionTransformer(heads=4, qk_norm=True, fused=False, scaled=True)),
 )

@@ -15,8 +15,8 @@ Words = Annotated[
     typer.Argument(
         metavar="[MODEL…] [DATA]",
         help="Models: hub name, folder, .gguf file, all-MiniLM-L6-v2, timm:NAME, demo:plain, demo:sharpen or "
-        "demo:smooth; by default the last three. Then data: text file, folder of texts or images, or a text; by default "
-        "a bundled page, or the demo models' images.",
+        "demo:smooth; by default the last three. Then data: text file, folder of texts or images, or a text; by "
+        "default a bundled page, or the demo models' images.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for json, csv, manifest, figures and report.")]

@@ -60,10 +60,11 @@ def load_timm(text: str, wishes: Wishes, dtype: torch.dtype | str) -> nn.Module:
     timm = _import_timm()
     if not timm.is_model(name):
         raise _unknown(timm, name)
+    notes: tuple[str, ...] = ()
     if options.pop("pretrained", True):
         source = _weights(timm, name, wishes)
         model = _create(timm, text, name, options, _read(source, wishes.allow_pickle))
-        revision, path, notes = source.revision, str(source.path), ()
+        revision, path = source.revision, str(source.path)
     else:
         if wishes.revision is not None:
             raise expected("a revision only with pretrained weights", repr(text), "without pretrained=False")
@@ -84,7 +85,12 @@ class TimmImages:
         """Pillow images as {"x": (batch, channels, height, width)}."""
         from timm.data import create_transform, resolve_model_data_config
 
-        transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
+        how = resolve_model_data_config(self.model)
+        # A size that was asked for when the model was built; timm goes on naming the one of the weights.
+        size = getattr(getattr(self.model, "patch_embed", None), "img_size", None)
+        if size is not None:
+            how["input_size"] = (how["input_size"][0], *size)
+        transform = create_transform(**how, is_training=False)
         return {"x": torch.stack([transform(image.convert("RGB")) for image in images])}
 
 

@@ -1,0 +1,187 @@
+"""The harness over timm's own blocks, and models of timm by name. Run by test_timm.py, where timm can be imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import unsmooth
+from tests.models import test_hosts as hosts
+from tests.models.entry import DIM, LAYERS, Entry
+from tests.models.rebuilding import largest_error
+from tests.models.timm_entries import entry_of
+from unsmooth.errors import UnsmoothError
+from unsmooth.models import find_anatomy, origin_of, value_projection
+
+NAME = "vit_tiny_patch16_224"
+# Eight layers less than the real one, and few patches: quick, and otherwise the same.
+SMALL = "img_size=64, depth=4"
+
+
+def vit(**options: Any) -> Callable[[], nn.Module]:
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": DIM, "depth": LAYERS, "num_heads": 2, "mlp_ratio": 1.5}
+    return lambda: VisionTransformer(**(sizes | {"num_classes": 0, "global_pool": ""} | options))
+
+
+def gated(**options: Any) -> Callable[[], nn.Module]:
+    from timm.layers import RmsNorm, SwiGLUPacked
+
+    return vit(mlp_layer=SwiGLUPacked, norm_layer=RmsNorm, **options)
+
+
+VARIANTS: dict[str, Callable[[], Entry]] = {
+    "plain": lambda: entry_of("timm-plain", vit()),
+    "scaled": lambda: entry_of("timm-scaled", vit(init_values=0.5, qk_norm=True, reg_tokens=4), prefix_tokens=5),
+    "gated": lambda: entry_of("timm-gated", gated(init_values=0.5)),
+    "without class token": lambda: entry_of("timm-gap", vit(class_token=False), prefix_tokens=0),
+}
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@each_variant
+def test_sites(variant: str) -> None:
+    entry = VARIANTS[variant]()
+    hosts.test_independent_hooks_agree(entry, "none")
+    hosts.test_algebra_of_the_block_holds(entry, "none")
+    hosts.test_watching_does_not_change_the_output(entry, "none")
+    hosts.test_tensors_handed_out_are_not_changed_afterwards(entry)
+    hosts.test_prefix_tokens(entry)
+
+
+@each_variant
+def test_attention_is_rebuilt_from_weights_and_maps(variant: str) -> None:
+    entry = VARIANTS[variant]()
+    for fused in (True, False):
+        model = entry.model()
+        for block in model.blocks:
+            block.attn.fused_attn = fused
+        assert largest_error(entry, model, "none") < 1e-5
+
+
+def test_other_attention_of_timm_is_refused() -> None:
+    with pytest.raises(UnsmoothError, match="nothing between values and output projection"):
+        value_projection(vit(scale_attn_norm=True)(), 0)
+
+
+def test_random_weights_by_name() -> None:
+    state = torch.get_rng_state()
+    model, again = (unsmooth.load(f"timm:{NAME}(pretrained=False, {SMALL})") for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model.training
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    origin = origin_of(model)
+    assert origin is not None
+    assert origin.id.startswith(f"timm:{NAME}(")
+    assert "Random weights" in origin.notes[0]
+    assert find_anatomy(model).host.name == "timm_vit"
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix_tokens"),
+    [
+        ("deit_tiny_distilled_patch16_224(pretrained=False, img_size=64, depth=2)", 2),
+        ("vit_small_patch14_reg4_dinov2(pretrained=False, img_size=56, depth=2)", 5),
+        ("vit_medium_patch16_gap_240(pretrained=False, img_size=64, depth=2)", 0),
+    ],
+)
+def test_scan_counts_patches_alone(name: str, prefix_tokens: int) -> None:
+    model: Any = unsmooth.load(f"timm:{name}")
+    pixels = torch.randn(2, 3, *model.patch_embed.img_size)
+    found = unsmooth.scan(model, pixels, metrics=["mean_cosine"], progress=False)
+    assert find_anatomy(model).host.prefix_tokens(model) == prefix_tokens
+    assert {row.tokens for row in found.rows} == {2 * 16}
+    last: list[torch.Tensor] = []
+    handle = model.blocks[-1].register_forward_hook(lambda module, args, output: last.append(output))
+    with torch.no_grad():
+        model(pixels)
+    handle.remove()
+    vectors = last[0][:, prefix_tokens:].double().numpy()
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    wanted = (((unit @ unit.swapaxes(-1, -2)).sum(axis=(1, 2)) - 16) / (16 * 15)).mean()
+    assert found.curve("mean_cosine")[-1].mean == pytest.approx(wanted, abs=1e-6)
+
+
+def in_cache(home: Path, monkeypatch: pytest.MonkeyPatch, weights: dict[str, torch.Tensor]) -> str:
+    """Put weights where the hub's cache would have them."""
+    from safetensors.torch import save_file
+
+    commit = "0123456789" * 4
+    repository = home / "models--timm--vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, snapshot / "model.safetensors")
+    (snapshot / "config.json").write_text(json.dumps({"architecture": NAME}))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home))
+    return commit
+
+
+def test_pretrained_weights_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    torch.manual_seed(7)
+    weights = timm.create_model(NAME, depth=2).state_dict()
+    commit = in_cache(tmp_path, monkeypatch, weights)
+    model = unsmooth.load(f"timm:{NAME}(depth=2)", offline=True)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    origin = origin_of(model)
+    assert origin is not None
+    assert (origin.revision, origin.notes) == (commit, ())
+    assert "state_dict" not in model.pretrained_cfg
+    with pytest.raises(UnsmoothError, match="a model that timm can build as"):
+        unsmooth.load(f"timm:{NAME}(depth=3)", offline=True)  # its third block would be random
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"timm:{NAME}", rf"weights of timm's {NAME}, which a network brings.*Try timm:{NAME}\(pretrained=False\)"),
+        (f"timm:{NAME}.nope", r"weights of timm's .*Invalid pretrained tag.*pretrained=False"),
+        ("timm:vit_tiny_patch16_24", "a known model of timm but got 'vit_tiny_patch16_24'. Did you mean 'vit_tiny_"),
+        (f"timm:{NAME}(pretrained=False, depht=3)", "a model that timm can build as .* but got .*depht"),
+    ],
+)
+def test_one_clear_line(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UnsmoothError, match=message) as caught:
+        unsmooth.load(text, offline=True)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_command_on_a_folder_of_images(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from unsmooth.cli.app import app
+
+    for number in range(3):
+        noise = np.random.default_rng(number).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{number}.png")
+    word = f"timm:{NAME}(pretrained=False, {SMALL})"
+    done = CliRunner().invoke(app, ["scan", word, str(tmp_path), "--json", "--offline"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["manifest"]["model"]["host"] == "timm_vit"
+    assert found["manifest"]["data"]["sequences"] == 3
+
+
+def test_images_are_what_timm_makes_of_them() -> None:
+    from PIL import Image
+
+    model = unsmooth.load(f"timm:{NAME}(pretrained=False, {SMALL})")
+    origin = origin_of(model)
+    assert origin is not None
+    pixels = origin.image_processor([Image.new("RGB", (90, 70), (51, 51, 51))])["x"]
+    assert pixels.shape == (1, 3, 64, 64)
+    torch.testing.assert_close(pixels, torch.full_like(pixels, (51 / 255 - 0.5) / 0.5))
