@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.stored import gathered, stored
 from unsmooth.models.value_projection import Norm
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -24,8 +25,8 @@ _PLAIN_RMS = {
     "RMSNorm",
 }
 _ONE_PLUS_RMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
-# Linear maps that only write x Wᵀ + b in another way.
-_OWN_FORWARD = {"FalconLinear"}
+# Linear maps that only write x Wᵀ + b in another way; the second is of bitsandbytes, with a W in 8 bits.
+_OWN_FORWARD = {"FalconLinear", "Linear8bitLt"}
 
 Weights = tuple[Tensor, Tensor | None]
 
@@ -65,10 +66,9 @@ def number(block: nn.Module, *paths: str) -> int:
 
 
 def readable(block: nn.Module, tensor: Tensor, what: str) -> Tensor:
-    """The values of a weight, detached and in float32 or better."""
-    whole = getattr(tensor, "full_tensor", None)  # a DTensor, sharded by FSDP2 or tensor parallelism
-    values: Tensor = (tensor if whole is None else whole()).detach()
-    if values.dtype not in _DTYPES or (whole is None and type(values) not in (Tensor, nn.Parameter)):
+    """The values of a weight, detached and in float32 or better; `stored` has written a quantised one out."""
+    values = gathered(tensor).detach()
+    if values.dtype not in _DTYPES or type(values) not in (Tensor, nn.Parameter):
         kind = f"{type(tensor).__name__} of {values.dtype}".replace("torch.", "")
         raise refuse(block, f"float weights at {what!r}", f"{kind}, which is quantised")
     if values.is_meta:
@@ -90,9 +90,8 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
     if not (plain or is_conv1d or names & _OWN_FORWARD):
         # An adapter (LoRA) or a quantised layer may show the weight it wraps, which is not the map it applies.
         raise refuse(block, f"an nn.Linear at {path!r}", type(module).__name__)
-    weight = readable(block, getattr(module, "weight"), path)  # noqa: B009 - nn.Module types attributes as modules
-    bias = getattr(module, "bias", None)
-    return weight if is_conv1d else weight.mT, None if bias is None else readable(block, bias, path)
+    weight = readable(block, stored(module, "weight"), path)
+    return weight if is_conv1d else weight.mT, optional(block, path, "bias")
 
 
 def norm_at(block: nn.Module, path: str) -> Norm:
@@ -105,15 +104,23 @@ def norm_at(block: nn.Module, path: str) -> Norm:
     names = _class_names(module)
     if isinstance(module, nn.Identity):
         return Norm("none", None, None, 0.0)
-    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    values = None if weight is None else readable(block, weight, path)
+    values, bias = optional(block, path, "weight"), optional(block, path, "bias")
     if isinstance(module, nn.LayerNorm):
-        return Norm("layer", values, None if bias is None else readable(block, bias, path), module.eps)
+        return Norm("layer", values, bias, module.eps)
     if not names & (_PLAIN_RMS | _ONE_PLUS_RMS) or bias is not None:
         raise refuse(block, f"a LayerNorm or a known RMSNorm at {path!r}", type(module).__name__)
-    if values is not None and names & _ONE_PLUS_RMS:
-        values = 1.0 + values
-    return Norm("rms", values, None, _eps_of(module, weight))
+    eps = _eps_of(module, getattr(module, "weight", None))
+    return Norm("rms", 1.0 + values if values is not None and names & _ONE_PLUS_RMS else values, None, eps)
+
+
+def optional(block: nn.Module, path: str, name: str) -> Tensor | None:
+    """The values of the weight `name` of the module at `path`; None where it has none.
+
+    >>> optional(nn.Sequential(nn.Linear(3, 5, bias=False)), "0", "bias") is None
+    True
+    """
+    module = part(block, path)
+    return None if getattr(module, name, None) is None else readable(block, stored(module, name), path)
 
 
 def declared(model: nn.Module, name: str) -> int:

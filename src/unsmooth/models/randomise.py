@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.origin import origin_of, set_origin, unwrapped
 from unsmooth.models.remedied import HOME, brought_by_edits, computed_weights, edits_of, is_remedied
+from unsmooth.models.spread import is_spread
 
 _GGUF_NOTE = (
     "A GGUF file does not hold its authors' initialisation: the random weights have transformers' default scale."
@@ -111,8 +112,13 @@ def _shuffle(parameter: Tensor) -> None:
 
 
 def _place_like(fresh: nn.Module, model: nn.Module) -> None:
-    """Give each tensor the device and dtype it has in `model`: a blanket cast would round rotary frequencies."""
-    there = dict(model.named_parameters()) | dict(model.named_buffers())
+    """Give each tensor the device and dtype it has in `model`: a blanket cast would round rotary frequencies.
+
+    A model that is spread over devices does not fit on one, so its copy stays on the CPU; so do floats that are
+    quantised there, as floats.
+    """
+    there, spread = dict(model.named_parameters()) | dict(model.named_buffers()), is_spread(model)
     for name, tensor in (*fresh.named_parameters(), *fresh.named_buffers()):
-        if name in there:
-            tensor.data = tensor.data.to(device=there[name].device, dtype=there[name].dtype)
+        if name in there and there[name].is_floating_point() == tensor.is_floating_point():
+            device = tensor.device if spread else there[name].device
+            tensor.data = tensor.data.to(device=device, dtype=there[name].dtype)

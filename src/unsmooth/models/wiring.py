@@ -7,8 +7,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import Weights, part, readable
+from unsmooth.models.block_parts import Weights, optional, part, readable
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
+from unsmooth.models.stored import stored
 from unsmooth.models.value_projection import ValueProjection
 
 
@@ -73,9 +74,9 @@ def wired_values(block: nn.Module, wiring: Wiring, output_norm: str | None = Non
     value: str | Weights = wiring.value
     if wiring.value_weight != "weight":
         module = part(block, wiring.value)
-        weight, bias = getattr(module, wiring.value_weight), getattr(module, wiring.value_bias)
         where = f"{wiring.value}.{wiring.value_weight}"
-        value = (readable(block, weight, where).mT, None if bias is None else readable(block, bias, where))
+        weight = readable(block, stored(module, wiring.value_weight), where)
+        value = (weight.mT, optional(block, wiring.value, wiring.value_bias))
     return read_values(
         block,
         value=value,

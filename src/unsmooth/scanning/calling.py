@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.hosts.torch_encoder import not_padding
+from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
 from unsmooth.scanning.data import RawBatch
 
 TokenChoice = Literal["content", "all"]
@@ -31,7 +32,8 @@ def transformers_core(model: nn.Module, anatomy: Anatomy) -> nn.Module | None:
     Heads are left out because a language model's logits cost more memory than all its hidden states.
     """
     if any(base.__name__ == "FSDPModule" for base in type(model).__mro__):
-        return model  # calling a part of an FSDP2 model first would make that part its root
+        # Calling a part of an FSDP2 model first would make that part its root.
+        return model if hasattr(model, "main_input_name") else None
     first_block = next(iter(anatomy.blocks.values()))
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
@@ -153,7 +155,7 @@ def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]
         model.eval()
         if config is not None and cache is not None:
             config.use_cache = False
-        with torch.no_grad():
+        with torch.no_grad(), sharded_as_before(model):
             yield
     finally:
         for module in training:
@@ -165,10 +167,13 @@ def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]
 @contextmanager
 def moved(model: nn.Module, device: torch.device | None) -> Iterator[torch.device]:
     """The model on `device` for the duration, or where it already is."""
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    home = home_of(model)
     if device is None or device == home:
         yield home
         return
+    if is_spread(model) or is_sharded(model):
+        how = "sharded by FSDP2" if is_sharded(model) else "spread over devices by accelerate"
+        raise expected(f"a model in one place, to move it to {device}", f"one that is {how}", "leaving out the device")
     try:
         model.to(device)
         yield device

@@ -11,6 +11,7 @@ from torch import nn
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, find_anatomy, load, origin_of, special_ids, with_random_weights
+from unsmooth.models.spread import is_sharded
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     TokenChoice,
@@ -23,6 +24,7 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Preprocessing, Source, open_data, to_device
+from unsmooth.scanning.in_step import batches_in_step
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens
 from unsmooth.scanning.progress import progress_bar
@@ -171,10 +173,13 @@ def _read_all(
         progress_bar(label, share, enabled=plan.progress and rank == 0) as advance,
     ):
         collector.watch = watch
-        for number, batch in own_batches(source, plan.max_batches):
+        read = batches_in_step if is_sharded(anatomy.model) else own_batches
+        for number, batch in read(source, plan.max_batches):
             inputs = as_inputs(batch, core)
             collector.begin(select_tokens(inputs, plan.tokens, special, anatomy.host.prefix_tokens(anatomy.model)))
             call(anatomy.model, to_device(inputs, collector.device))
+            if number is None:
+                continue  # run for the sake of other ranks
             collector.end(number)
             digests[number] = hash_batch(batch)
             advance()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import number, part, readable, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.stored import stored
 from unsmooth.models.value_projection import ValueProjection
 
 
@@ -40,10 +41,10 @@ def dinov2_values(block: nn.Module) -> ValueProjection:
 
 
 def _gain(block: nn.Module) -> Tensor:
-    scale = getattr(part(block, "layer_scale1"), "lambda1", None)
-    if not isinstance(scale, Tensor):
-        raise refuse(block, "a layer scale at 'layer_scale1'", type(part(block, "layer_scale1")).__name__)
-    return readable(block, scale, "layer_scale1.lambda1")
+    scale = part(block, "layer_scale1")
+    if not isinstance(getattr(scale, "lambda1", None), Tensor):
+        raise refuse(block, "a layer scale at 'layer_scale1'", type(scale).__name__)
+    return readable(block, stored(scale, "lambda1"), "layer_scale1.lambda1")
 
 
 def dinov2_prefix_tokens(model: nn.Module) -> int:

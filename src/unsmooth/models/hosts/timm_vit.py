@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import declared, number, part, readable, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.stored import stored
 from unsmooth.models.value_projection import ValueProjection
 
 # Whatever else stands in an attention module (differential attention, gates) changes what the values go through.
@@ -53,7 +54,7 @@ def _gain(block: nn.Module) -> Tensor | None:
     gamma = getattr(scale, "gamma", None)
     if not isinstance(gamma, Tensor):
         raise refuse(block, "a LayerScale or nothing at 'ls1'", type(scale).__name__)
-    return readable(block, gamma, "ls1.gamma")
+    return readable(block, stored(scale, "gamma"), "ls1.gamma")
 
 
 HOSTS.add(

@@ -1,0 +1,68 @@
+"""Models that are not all in one place: sharded over processes by FSDP2, or spread over devices by accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.stored import hooks_of
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 has sharded the model or a part of it: then all processes must run it together.
+
+    >>> is_sharded(nn.Linear(2, 2))
+    False
+    """
+    return any(True for _ in _sharded_modules(model))
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Whether accelerate has put parts of the model on different devices or out of the way.
+
+    >>> is_spread(nn.Linear(2, 2))
+    False
+    """
+    offloading = any(getattr(hook, "offload", False) for module in model.modules() for hook in hooks_of(module))
+    return offloading or len({parameter.device for parameter in model.parameters()}) > 1
+
+
+def home_of(model: nn.Module) -> torch.device:
+    """The device on which the model takes its input.
+
+    >>> home_of(nn.Linear(2, 2))
+    device(type='cpu')
+    """
+    for module in model.modules():
+        for hook in hooks_of(module):
+            if (device := getattr(hook, "execution_device", None)) is not None:
+                # accelerate numbers its GPUs.
+                return torch.device(device)
+        for parameter in module.parameters(recurse=False):
+            if not parameter.is_meta:
+                return parameter.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def sharded_as_before(model: nn.Module) -> Iterator[None]:
+    """Weights that a forward pass has gathered, and would leave so until the next step, are let go again."""
+    sharded = [module for module in _sharded_modules(model) if _holds_shards(module)]
+    try:
+        yield
+    finally:
+        for module in sharded:
+            module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> Iterator[Any]:
+    return (module for module in model.modules() if any(base.__name__ == "FSDPModule" for base in type(module).__mro__))
+
+
+def _holds_shards(module: nn.Module) -> bool:
+    first: Tensor | None = next(module.parameters(), None)
+    return first is not None and hasattr(first, "full_tensor")
