@@ -123,6 +123,7 @@ class Monitor:
         self._outlets.begin(self._card())
         if self._look is not None and self._look.at_once:
             self._take()
+        self._expect_next()
 
     def _set_up(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -163,9 +164,12 @@ class Monitor:
             return None
         early = self.last is None and not isinstance(self._look, LivePass)
         found = self._take() if early or self._step % self.every == 0 else None
+        self._expect_next()
+        return found
+
+    def _expect_next(self) -> None:
         if self._look is not None:
             self._look.expect(due=(self._step + 1) % self.every == 0)
-        return found
 
     def _take(self) -> Reading | None:
         """Look, write, and see to the rules."""

@@ -92,7 +92,7 @@ class Probe:
         with (
             any_kernel(),
             random_kept(self.device),
-            tensors_kept(self.model, weights=self._weights_change, recorded=False),
+            tensors_kept(self.model, weights=self._weights_change),
             quiet_evaluation(self.model, self.core),
         ):
             try:

@@ -43,27 +43,23 @@ def _kind(device: torch.device) -> str:
 
 
 @contextmanager
-def tensors_kept(model: nn.Module, *, weights: bool = True, recorded: bool = True) -> Iterator[None]:
+def tensors_kept(model: nn.Module, *, weights: bool = True) -> Iterator[None]:
     """Buffers, and with `weights` parameters, hold afterwards what they held before, in the tensors they were.
 
     Batch norms count, rotary embeddings may grow, some remedies bring weights into their exact form for evaluation.
-
-    Args:
-        model: Whose tensors.
-        weights: Whether parameters may change too.
-        recorded: Whether something may be written that torch does not count, by a CUDA graph or by `.data`. Otherwise
-            only what torch has seen change is written to, so that a backward pass may still follow.
     """
     buffers = [(module, name, value) for module in model.modules() for name, value in module._buffers.items()]
     found = [value for _, _, value in buffers if value is not None] + (list(model.parameters()) if weights else [])
-    kept = [(one, one._version, one.clone()) for one in map(local, found)]
+    kept = [(one, one.clone()) for one in map(local, found)]
     try:
         yield
     finally:
-        _put_back([(one, value) for one, version, value in kept if recorded or one._version != version])
-        for module, name, value in buffers:
-            if module._buffers.get(name) is not value:
-                module._buffers[name] = value
+        for tensor, value in kept:
+            # By `.data`: nothing has changed in the end, and a backward pass that is still to come need not refuse.
+            tensor.data.copy_(value)
+        for module, name, buffer in buffers:
+            if module._buffers.get(name) is not buffer:
+                module._buffers[name] = buffer
 
 
 @torch.no_grad()
@@ -71,9 +67,3 @@ def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor, without gradients."""
     found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
     return found
-
-
-@torch.no_grad()
-def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
-    for tensor, value in kept:
-        tensor.copy_(value)
