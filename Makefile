@@ -30,6 +30,9 @@ help:
 	@echo "make evidence all claims at the smallest scale, timed (two minutes)"
 	@echo "make evidence-models  the two claims about trained models, on eleven of them (an hour)"
 	@echo "make evidence-page  docs/evidence and the ledger of README.md from evidence/"
+	@echo "make rivals   answers and cost beside other tools, in environments of their own -> docs/rivals (hours)"
+	@echo "make features the feature table from benchmarks/features.json -> docs/features.md"
+	@echo "make atlas    every trained model at hand and the demo models, scanned -> docs/atlas"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
 
@@ -122,6 +125,24 @@ evidence-models: $(VENV)/minilm
 
 evidence-page: $(VENV)/installed
 	$(BIN)/python -m benchmarks.evidence_page
+
+.PHONY: rivals rivals-env features atlas
+# Rivals pin versions that do not go with ours: each environment is its own, with every package named.
+.rivals/%/installed: benchmarks/rivals/environments/%.txt
+	$(PYTHON) -m venv .rivals/$*
+	.rivals/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+rivals-env: .rivals/embedding-condensation/installed .rivals/others/installed
+
+rivals: $(VENV)/installed rivals-env
+	$(BIN)/python -m benchmarks.rivals
+
+features: $(VENV)/installed
+	$(BIN)/python -m benchmarks.features
+
+atlas: $(VENV)/installed
+	$(BIN)/python -m benchmarks.atlas
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost
