@@ -162,8 +162,12 @@ def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, .
 def _known_blocks(model: nn.Module) -> list[dict[str, nn.Module]]:
     """Blocks of known hosts by path, stack by stack."""
     by_pattern: dict[str, dict[str, nn.Module]] = {}
+    # Models have hundreds of modules of a dozen classes, and a class has one host.
+    is_block: dict[type[nn.Module], bool] = {}
     for path, module in model.named_modules():
-        if host_of(module):
+        if type(module) not in is_block:
+            is_block[type(module)] = host_of(module) is not None
+        if is_block[type(module)]:
             by_pattern.setdefault(pattern_of(path), {})[path] = module
     return list(by_pattern.values())
 

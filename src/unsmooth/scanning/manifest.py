@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,12 @@ def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str
 
 def describe_versions() -> dict[str, str]:
     """Versions of everything that could change a number."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    """They do not change while a process runs, and reading them takes as long as some scans do."""
     found = {"python": platform.python_version(), "platform": platform.system()}
     for package in PACKAGES:
         try:
