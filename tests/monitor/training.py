@@ -60,7 +60,7 @@ def train(
     model.train()
     for step in range(steps):
         x = torch.randn(BATCH, TOKENS, DIM) + np.random.rand() + random.random()
-        (called or model)(x).square().mean().backward()
+        (model if called is None else called)(x).square().mean().backward()
         optimiser.step()
         optimiser.zero_grad()
         if monitor is not None:

@@ -45,7 +45,12 @@ class Outlets:
     def write(self, reading: Reading) -> None:
         """Write a reading."""
         self._step = reading.step
-        self._each(lambda sink: sink.write(reading))
+
+        def write_one(sink: Sink) -> None:
+            sink.write(reading)
+            self._failures[id(sink)] = 0
+
+        self._each(write_one)
 
     def tell(self, step: int, kind: str, text: str) -> None:
         """Write an alarm or a note."""
@@ -63,7 +68,6 @@ class Outlets:
             for sink in list(self._sinks):
                 try:
                     work(sink)
-                    self._failures[id(sink)] = 0
                 except Exception as error:
                     self._fail(sink, error, patience)
 
