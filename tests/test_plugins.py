@@ -122,6 +122,7 @@ def test_no_package_changes_what_a_scan_measures_unasked(folder: Path) -> None:
         ("unsmooth.metrics", "absent", "", "no attribute 'absent'"),
         ("unsmooth.metrics", "thing", "import sys; sys.exit('bye')", "bye"),
         ("unsmooth.metrics", "spread", SPREAD.replace("spread", "hfc_lfc"), "'hfc_lfc', which is taken"),
+        ("unsmooth.metrics", "odd", SPREAD.replace("spread", "odd").replace("paper=", "reads='tea', paper="), "'tea'"),
         ("unsmooth.hosts", "number", SLAB, "an unsmooth.models.Host"),
         ("unsmooth.hosts", "slab", SLAB.replace('"slab"', '"bert"'), "'bert', which is taken"),
         ("unsmooth.presets", "slab", SLAB, "has no presets"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.site.docstrings import to_markdown
 from benchmarks.site.page import Page, chapter, facts, source_link, yes
 from benchmarks.site.pictures import path_of, picture
+from unsmooth.cli.ls import READS
 from unsmooth.functional import METRICS, Metric
 
 _CHANGES = {
@@ -34,11 +35,7 @@ def _page(metric: Metric) -> Page:
     options = ", ".join(f"`{key}={value!r}`" for key, value in (metric.function.__kwdefaults__ or {}).items())
     declared = facts(
         {
-            "reads": {
-                "tokens": "token vectors",
-                "pair": "a layer and the one before",
-                "attention": "attention maps",
-            }.get(metric.reads, metric.reads),
+            "reads": READS.get(metric.reads, metric.reads),
             "in the default scan": yes(metric.default),
             "options": options,
             "as tokens become alike": _WHEN_ALIKE[metric.rises_when_alike],
@@ -53,7 +50,7 @@ def _page(metric: Metric) -> Page:
     )
     path, drawn = path_of(metric), picture(metric)
     shown = (
-        f"## How it moves\n\n{drawn}\n\n*{path.words}* The band is from the least to the greatest of eight.\n"
+        f"## How it moves\n\n{drawn}\n\n*{path.words}* The band goes from the least to the greatest value.\n"
         if (path and drawn)
         else ""
     )

@@ -78,10 +78,12 @@ def _drawn(value: Any) -> str:
     import altair
     import pandas
 
+    from benchmarks.evidence_page import table
     from benchmarks.site.pictures import inline_svg
 
     if isinstance(value, altair.TopLevelMixin):
         return inline_svg(value)
     if isinstance(value, pandas.DataFrame):
-        return value.to_html(float_format="{:.3g}".format, index=False, border=0)
+        cells = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in value.to_numpy()]
+        return table([str(column) for column in value.columns], cells)
     return f"```text\n{value if isinstance(value, str) else repr(value)}\n```"

@@ -16,6 +16,7 @@ from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
 from unsmooth.report.extras import import_extra
 
 SEQUENCES, TOKENS, FEATURES, HEADS, STEPS = 8, 32, 64, 4, 41
+SIDE = 6
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,21 @@ class Path:
     words: str
 
 
-def _tokens(t: float) -> Tensor:
+def _tokens(t: float, tokens: int = TOKENS, *, one: bool = False) -> Tensor:
+    """Noise, and a vector that the tokens of a sequence have in common, or with `one` those of all sequences."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(SEQUENCES, tokens, FEATURES, generator=random, dtype=torch.float64)
+    common = torch.randn(1 if one else SEQUENCES, 1, FEATURES, generator=random, dtype=torch.float64)
+    return (1 - t) * noise + t * common
+
+
+def _words(t: float) -> tuple[Tensor, Tensor]:
+    """Noise, and a vector for each word; every sequence has all words, in an order of its own."""
     random = torch.Generator().manual_seed(0)
     noise = torch.randn(SEQUENCES, TOKENS, FEATURES, generator=random, dtype=torch.float64)
-    common = torch.randn(SEQUENCES, 1, FEATURES, generator=random, dtype=torch.float64)
-    return (1 - t) * noise + t * common
+    meaning = torch.randn(TOKENS, FEATURES, generator=random, dtype=torch.float64)
+    words = torch.stack([torch.arange(TOKENS).roll(shift) for shift in range(SEQUENCES)])
+    return (1 - t) * noise + t * meaning[words], words
 
 
 def _attention(t: float) -> Tensor:
@@ -54,6 +65,24 @@ PATHS: Mapping[str, Path] = {
         "share t of what all tokens have in common",
         f"{TOKENS} tokens x_i = (1 − t)·g_i + t·v of {FEATURES} features, g_i and v standard normal: at t = 0 they are "
         "independent, at t = 1 one vector.",
+    ),
+    "grid": Path(
+        lambda t: (_tokens(t, SIDE**2),),
+        "share t of what all patches have in common",
+        f"{SIDE}×{SIDE} patches (1 − t)·g_i + t·v of {FEATURES} features, g_i and v standard normal: at t = 0 they are "
+        "independent, at t = 1 one vector.",
+    ),
+    "words": Path(
+        _words,
+        "share t of what a word brings along into every sequence",
+        f"{TOKENS} words in each of {SEQUENCES} sequences, (1 − t)·g + t·w of {FEATURES} features, g drawn anew for "
+        "each sequence and w for each word: at t = 0 the context is everything, at t = 1 nothing.",
+    ),
+    "sequences": Path(
+        lambda t: (_tokens(t, one=True),),
+        "share t of what all tokens of all sequences have in common",
+        f"{SEQUENCES} sequences of {TOKENS} tokens (1 − t)·g_i + t·v of {FEATURES} features, v the same in all: at "
+        "t = 0 they are independent, at t = 1 one vector.",
     ),
     "pair": Path(
         lambda t: (_tokens(0.0), _tokens(t)),
@@ -101,7 +130,7 @@ def picture(metric: Metric) -> str | None:
         base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title=metric.name, scale=scale), y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=alt.Y("mean:Q", title=metric.name, scale=scale)),
     ]
-    if metric.chance is not None and metric.reads == "tokens":
+    if metric.chance is not None and metric.reads in ("tokens", "sequences"):
         level = alt.Data(values=[{"chance": metric.chance(float(TOKENS), FEATURES), "label": "chance"}])
         rule = alt.Chart(level).encode(y=alt.Y("chance:Q", title=metric.name))
         layers.append(rule.mark_rule(strokeDash=[2, 3]))

