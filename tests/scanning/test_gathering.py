@@ -36,9 +36,7 @@ def gather(gathering: Gathering, ids: Tensor, mask: Tensor, x: Tensor, batches: 
     for rows in batches:
         gathering.begin()
         for place, layer in zip(PLACES, x, strict=True):
-            tokens = Tokens(layer[rows], mask[rows])
-            usable = (tokens.count_B >= 2) & tokens.norms_BN.sum(dim=1).isfinite()
-            gathering.see(Seen(place, tokens, usable, ids[rows]))
+            gathering.see(Seen(place, Tokens(layer[rows], mask[rows]), ids[rows]))
         gathering.end()
     return gathering
 
@@ -129,7 +127,7 @@ def test_an_unfinished_batch_does_not_count() -> None:
         metric = gathered.metrics[0]
         before = gathered.summary(metric, PLACES[0])
         gathered.begin()
-        gathered.see(Seen(PLACES[0], Tokens(x[0], mask), torch.ones(TEXTS, dtype=torch.bool), ids))
+        gathered.see(Seen(PLACES[0], Tokens(x[0], mask), ids))
         gathered.begin()
         assert gathered.summary(metric, PLACES[0]) == before
 

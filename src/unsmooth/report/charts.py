@@ -149,7 +149,7 @@ def save_figures(scans: Sequence[Scan], folder: str | Path) -> list[Path]:
     """Draw every metric at every site into `folder`, as SVG and as PNG, without a browser.
 
     Returns:
-        The files, named ``metric-site.svg`` and ``metric-site.png``.
+        The files, named ``metric-site.svg`` and ``metric-site.png``; profiles are ``metric-site-profile.svg``.
     """
     convert = import_extra("vl_convert")
     taken: set[str] = set()
@@ -161,10 +161,23 @@ def save_figures(scans: Sequence[Scan], folder: str | Path) -> list[Path]:
             png = convert.svg_to_png(svg, scale=PIXELS_PER_POINT)
             written.append(write_whole(stem.with_name(f"{stem.name}.svg"), svg.encode()))
             written.append(write_whole(stem.with_name(f"{stem.name}.png"), png))
+    return written + _save_profiles(scans, Path(folder), taken)
+
+
+def _save_profiles(scans: Sequence[Scan], folder: Path, taken: set[str]) -> list[Path]:
+    """Every profile of every scan as SVG, named after the metric, its site and, where there are several, the scan."""
+    from unsmooth.report.profiles import profile_chart
+
+    written = []
+    for scan in scans:
+        for profile in scan.profiles:
+            who = f"-{scan.name}" if len(scans) > 1 else ""
+            stem = slug(f"{profile.metric}-{profile.stack}-{profile.site}-profile{who}", taken)
+            written.append(write_whole(folder / f"{stem}.svg", chart_svg(profile_chart(profile)).encode()))
     return written
 
 
-def chart_svg(chart: altair.LayerChart) -> str:
+def chart_svg(chart: altair.TopLevelMixin) -> str:
     """A chart as SVG text."""
     return str(import_extra("vl_convert").vegalite_to_svg(chart.to_dict()))
 

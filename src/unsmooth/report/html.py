@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.files import write_whole
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.extras import import_extra
+from unsmooth.report.profiles import profile_pictures
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
 from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
 from unsmooth.report.why.page import parts_of, short, signed
@@ -23,6 +24,7 @@ _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way
 _FACTS: tuple[tuple[str, Callable[[MetricCard], str]], ...] = (
     ("Definition", lambda card: card.definition),
     ("Chance level", lambda card: _chance_in_words(card)),
+    ("Values", lambda card: f"one per {card.unit}; intervals are over these"),
     ("When tokens become alike", lambda card: _DIRECTIONS[card.rises_when_alike]),
     ("Degenerate input", lambda card: card.degenerate),
     ("Cost", lambda card: card.cost),
@@ -49,6 +51,7 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
     markup = import_extra("markupsafe").Markup
     series = series_of(scans) if scans or not explanations else []
     data = script_json(page_data(series))
+    pictures, more = profile_pictures(series)
     parts, why = parts_of(explanations, PAGE_FONT, _LARGEST - len(runtime()) - len(data))
     scripts = ([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else [])
     return str(
@@ -57,6 +60,8 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
         .render(
             series=series,
             parts=parts,
+            pictures=pictures,
+            more_pictures=more,
             names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
             policy=policy(runtime(), *scripts),
             style=markup("\n".join(map(resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
@@ -165,7 +170,7 @@ def _metric_facts(series: Sequence[Series], metric: str) -> dict[str, Any]:
     cards = {one.name: one.scan.metrics.get(metric) for one in series}
     facts = [_fact(label, {name: read(card) for name, card in cards.items() if card}) for label, read in _FACTS]
     changes = {one.name: _change(one.scan, metric) for one in series}
-    facts.insert(3, _fact("First to last residual layer", changes))
+    facts.insert(4, _fact("First to last residual layer", changes))
     return {"name": metric, "facts": facts, "chance": chance_levels(series, metric)}
 
 

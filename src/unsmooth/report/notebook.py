@@ -17,7 +17,13 @@ _COLUMNS = 5
 
 
 def notebook_html(scan: Scan) -> str:
-    """The sentence, a few layers of every metric and the first metric's curve; no curve without the report extra."""
+    """The sentence, a few layers of every metric and the first metric's curve; no curve without the report extra.
+
+    Of a model with several stacks all that comes once for each.
+    """
+    if scan.stacks:
+        each = "".join(f"<h4>{escape(part.name)}</h4>{notebook_html(part)}" for part in scan.stacks)
+        return f'<div class="unsmooth-scans">{each}</div>'
     own = series_of([scan])[:1]  # the baseline is in the sentence and in the curve
     pairs = [(metric, site) for metric, sites in measured(own).items() for site in sites]
     parts = [f"<p><strong>{escape(scan.sentence or scan.name)}</strong></p>"]

@@ -32,12 +32,12 @@ class Series:
 
 
 def series_of(scans: Sequence[Scan]) -> list[Series]:
-    """Every scan followed by its baseline, with names that do not repeat."""
+    """Every scan, stack by stack, followed by its baseline, with names that do not repeat."""
     if not scans:
         raise expected("at least one scan", "none", "unsmooth.scan(model, data) first")
     taken: set[str] = set()
     series = []
-    for index, scan in enumerate(scans):
+    for index, scan in enumerate([part for whole in scans for part in whole.parts]):
         colour = PALETTE[index % len(PALETTE)]
         series.append(Series(unique(scan.name, taken), scan, colour))
         if scan.baseline is not None:

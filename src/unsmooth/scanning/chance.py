@@ -26,12 +26,12 @@ def chance_level(metric: BoundMetric, lengths: Mapping[int, int], dim: int) -> f
         dim: Number of features.
     """
     sequences = sum(lengths.values())
-    if not sequences or metric.metric.reads != "tokens":
+    if not sequences or metric.metric.reads not in ("tokens", "sequences"):
         return None
     closed = metric.metric.chance
     if closed is not None and not metric.options:
         return sum(closed(float(length), dim) * count for length, count in lengths.items()) / sequences
-    if "scale" not in metric.metric.invariances:
+    if metric.metric.reads != "tokens" or "scale" not in metric.metric.invariances:
         return None
     mean_length = sum(length * count for length, count in lengths.items()) / sequences
     generator = torch.Generator().manual_seed(_SEED)

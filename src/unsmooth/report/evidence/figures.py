@@ -29,19 +29,28 @@ def figure(entry: Entry) -> altair.TopLevelMixin:
     """
     if entry.record is None:
         raise expected("a claim that was measured", entry.claim.id, f"`unsmooth evidence run {entry.claim.id}` first")
-    alt = import_extra("altair")
     drawn = entry.claim.figure(entry.record.measured)
+    return panels_chart(drawn, entry.claim.statement, of=entry.claim.id)
+
+
+def panels_chart(drawn: Figure, title: str, of: str) -> altair.TopLevelMixin:
+    """All panels of a figure side by side, under a title and its caption.
+
+    Raises:
+        UnsmoothError: No panel has numbers; `of` is what they would be of.
+    """
+    alt = import_extra("altair")
     charts = [chart for panel in drawn.panels if (chart := panel_chart(drawn, panel)) is not None]
     if not charts:
-        raise expected(f"numbers to draw for {entry.claim.id}", "none", "measuring it again")
+        raise expected(f"numbers to draw for {of}", "none", "measuring it again")
     # Legends of panels tell apart different series: each keeps its own.
     chart = alt.concat(*charts, columns=_COLUMNS).resolve_scale(color="independent", strokeDash="independent")
     letters = 60 * min(len(charts), _COLUMNS)
-    title = alt.TitleParams(
-        textwrap.wrap(printable(entry.claim.statement), letters),
+    head = alt.TitleParams(
+        textwrap.wrap(printable(title), letters),
         subtitle=textwrap.wrap(printable(drawn.caption), round(letters * 1.2)),
     )
-    made: altair.TopLevelMixin = chart.properties(title=title).configure(**_config(INK, FAINT, "white"))
+    made: altair.TopLevelMixin = chart.properties(title=head).configure(**_config(INK, FAINT, "white"))
     return made
 
 

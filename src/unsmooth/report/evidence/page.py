@@ -35,7 +35,7 @@ def write_evidence_report(entries: Sequence[Entry], path: str | Path, store: Sto
 def evidence_html(entries: Sequence[Entry], store: Store) -> str:
     """The page as text."""
     markup = import_extra("markupsafe").Markup
-    page = environment({"evidence.html.j2": "evidence/evidence.html.j2"})
+    page = environment({"evidence.html.j2": "evidence/evidence.html.j2", "picture.html.j2": "evidence/picture.html.j2"})
     page.filters.update(
         standing=words.standing,
         effect=words.effect,
@@ -67,11 +67,12 @@ def _claim(entry: Entry) -> dict[str, Any]:
         "cautions": words.cautions(entry),
         "facts": words.provenance(entry),
         "caption": drawn.caption if drawn else "",
-        "pictures": [_picture(drawn, panel) for panel in drawn.panels] if drawn else [],
+        "pictures": [picture_of(drawn, panel) for panel in drawn.panels] if drawn else [],
     }
 
 
-def _picture(drawn: Figure, panel: Panel) -> dict[str, Any]:
+def picture_of(drawn: Figure, panel: Panel) -> dict[str, Any]:
+    """A panel for picture.html.j2: the drawing, what it says, and its numbers."""
     svg = panel_svg(drawn, panel)
     # Vega escapes all text that it writes, so its SVG may stand in the page as it is.
     return {

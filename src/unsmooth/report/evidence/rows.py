@@ -15,6 +15,7 @@ POINTS_OF_A_LINE = 400
 MARKED = 30  # points of a line up to which each is marked
 _LABELS = 300  # pixels that names below an axis may take together
 _LETTER = 7
+_RAMP = ("#3b5bdb", "#b8459c", "#f08c00")
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,37 @@ def looks_of(figure: Figure, panel: Panel) -> dict[tuple[str, bool], Look]:
     """Name and colour of every series of a panel by its name and whether it is predicted.
 
     A name has the same colour in all panels, unless there are more names than colours. What is predicted for something
-    measured, as its name begins with that of the other, shares its colour.
+    measured, as its name begins with that of the other, shares its colour. Steps of one thing have a ramp of colours.
     """
+    if panel.ordered:
+        return _ramped(panel.series)
     together = _looks([series for one in figure.panels for series in one.series])
     colours = {look.colour for look in together.values()}
     several = len({name for name, _ in together}) > len(PALETTE)
     found = _looks(panel.series) if several and len(colours) == len(PALETTE) else together
     return {key: found[key] for series in panel.series for key in [(series.name, series.mark == "dashed")]}
+
+
+def _ramped(steps: Sequence[Series]) -> dict[tuple[str, bool], Look]:
+    last = max(len(steps) - 1, 1)
+    return {
+        (series.name, series.mark == "dashed"): Look(
+            printable(series.name), ramp_colour(place / last), series.mark == "dashed"
+        )
+        for place, series in enumerate(steps)
+    }
+
+
+def ramp_colour(share: float) -> str:
+    """From blue over purple to orange, each told from the page in light and dark, and from the others by its lightness.
+
+    >>> ramp_colour(0.0), ramp_colour(0.5), ramp_colour(1.0)
+    ('#3b5bdb', '#b8459c', '#f08c00')
+    """
+    place = min(max(share, 0.0), 1.0) * (len(_RAMP) - 1)
+    before = min(int(place), len(_RAMP) - 2)
+    ends = [(int(_RAMP[before][at : at + 2], 16), int(_RAMP[before + 1][at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(low + (high - low) * (place - before)):02x}" for low, high in ends)
 
 
 def _looks(every: Sequence[Series]) -> dict[tuple[str, bool], Look]:

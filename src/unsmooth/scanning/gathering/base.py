@@ -28,16 +28,27 @@ class Seen:
     Args:
         place: Where it was seen.
         tokens: Its measured tokens, with the sums that metrics share filled in.
-        usable_B: Sequences of at least two tokens, free of NaN and Inf here.
         words_BN: Ids of the same tokens, where there are ids.
-        grid: Height and width in tokens, where they are patches of images.
+        patches: All tokens but those that the model put in front; `tokens` itself where these are the same.
+        grid: Height and width of an image in patches, where they fill one.
     """
 
     place: Place
     tokens: Tokens
-    usable_B: Tensor
     words_BN: Tensor | None = None
+    patches: Tokens | None = None
     grid: Grid | None = None
+
+    @property
+    def usable_B(self) -> Tensor:
+        """Sequences of at least two tokens, free of NaN and Inf here."""
+        return (self.tokens.count_B >= 2) & self.tokens.norms_BN.sum(dim=1).isfinite()
+
+    def on_grid(self, metric: BoundMetric) -> dict[str, Any] | None:
+        """The metric's options with the grid, its own where it has one; None where there is none."""
+        if metric.options.get("grid") is None and self.grid is None:
+            return None
+        return {"grid": self.grid, **metric.options}
 
 
 class Gathering(ABC):
@@ -79,6 +90,10 @@ class Gathering(ABC):
 
     def profiles(self) -> list[Profile]:
         """Rows of numbers by layer."""
+        return []
+
+    def notes(self) -> list[str]:
+        """What a reader must know."""
         return []
 
     def missing(self) -> UnsmoothError | None:

@@ -36,13 +36,13 @@ class LayerPairSums(Gathering):
 
     def see(self, seen: Seen) -> None:
         """Compare with all layers before it, and itself."""
-        kept = self._declared.keep(seen.tokens)
-        self._waiting.append((seen.place, kept, seen.usable_B))
+        kept, here_B = self._declared.keep(seen.tokens), seen.usable_B
+        self._waiting.append((seen.place, kept, here_B))
         for place, other, usable_B in self._waiting:
             # Stages with other numbers of tokens cannot be compared.
             if place.site == seen.place.site and other.shape == kept.shape:
                 value_B = self._declared.compare(other.to(kept.device), kept)
-                counted_B = usable_B.to(kept.device) & seen.usable_B & value_B.isfinite()
+                counted_B = usable_B.to(kept.device) & here_B & value_B.isfinite()
                 total = torch.where(counted_B, value_B.double(), 0.0).sum().unsqueeze(0)
                 self._sums.put((place, seen.place), counted_B.sum(), total)
 

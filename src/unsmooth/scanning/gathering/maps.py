@@ -45,11 +45,11 @@ class MapSums(Gathering):
         """Measure the maps of one layer on the spot."""
         place = Place(layer, MAPS)
         mask_BN = None if real_BN is None else real_BN.to(maps_BHNN.device)
+        every_BN = torch.ones(maps_BHNN.shape[0], maps_BHNN.shape[-1], device=maps_BHNN.device)
+        count_B = (every_BN if mask_BN is None else mask_BN).sum(dim=1)
         for metric in self.metrics:
-            value_B = metric(maps_BHNN, mask_BN).double()
-            if mask_BN is not None:
-                value_B = value_B.masked_fill(mask_BN.sum(dim=1) < 2, torch.nan)
-            _put(self._sums, (metric.name, place), value_B)
+            value_B = metric(maps_BHNN, mask_BN).double().masked_fill(count_B < 2, torch.nan)
+            _put(self._sums, (metric.name, place), value_B, count_B)
             self._first.setdefault(metric.name, (place, value_B))
             self._last[metric.name] = (place, value_B)
 
@@ -60,7 +60,7 @@ class MapSums(Gathering):
     def end(self) -> None:
         """Add the batch's sums, and how its sequences change from the first map to the last."""
         for name, (_, last_B) in self._last.items():
-            _put(self._changes, name, last_B - self._first[name][1].to(last_B.device))
+            _put(self._changes, name, last_B - self._first[name][1].to(last_B.device), torch.zeros_like(last_B))
         for sums in (self._sums, self._changes):
             sums.end()
         self._first.clear()
@@ -85,6 +85,14 @@ class MapSums(Gathering):
         key = (metric.name, place)
         return _summary(*self._sums[key]) if key in self._sums else None
 
+    def rows(self) -> list[tuple[Place, BoundMetric, Summary, int]]:
+        """Every number, with the tokens of the sequences measured."""
+        return [
+            (place, metric, _summary(*self._sums[metric.name, place]), int(self._sums[metric.name, place][1][2]))
+            for place in self.places
+            for metric in self.metrics
+        ]
+
     def change(self, metric: BoundMetric, first: Place, last: Place) -> Summary | None:
         """From the first map to the last, paired by sequence."""
         return _summary(*self._changes[metric.name]) if metric.name in self._changes else None
@@ -93,19 +101,19 @@ class MapSums(Gathering):
         """No layer had a map."""
         return None if self.places else next(iter(self._missing.values()), None)
 
-    @property
-    def note(self) -> str | None:
+    def notes(self) -> list[str]:
         """Which layers had no map, where others did."""
         layers = sorted(layer for layer in self._missing if layer is not None)
         if not layers or not self.places:
-            return None
-        return f"No attention map at layers {', '.join(map(str, layers))}: {self._missing[layers[0]].reason}."
+            return []
+        return [f"No attention map at layers {', '.join(map(str, layers))}: {self._missing[layers[0]].reason}."]
 
 
-def _put(sums: Sums[Any], key: Any, value_B: Tensor) -> None:
+def _put(sums: Sums[Any], key: Any, value_B: Tensor, tokens_B: Tensor) -> None:
     counted_B = value_B.isfinite()
     kept_B = torch.where(counted_B, value_B, 0.0)
-    sums.put(key, counted_B.sum(), torch.stack([kept_B.sum(), kept_B.square().sum()]))
+    tokens = torch.where(counted_B, tokens_B.double(), 0.0).sum()
+    sums.put(key, counted_B.sum(), torch.stack([kept_B.sum(), kept_B.square().sum(), tokens]))
 
 
 def _summary(count: float, total: Tensor) -> Summary:

@@ -32,12 +32,13 @@ class ProfileSums(Gathering):
 
     def see(self, seen: Seen) -> None:
         """Put the sum over the batch aside."""
-        options = dict(self._options)
+        options, tokens = dict(self._options), seen.tokens
         if self.metrics[0].metric.reads == "grid":
-            if seen.grid is None:
+            found = seen.on_grid(self.metrics[0])
+            if found is None or seen.patches is None:
                 return
-            options["grid"] = seen.grid
-        rows_BK = self._declared.function(seen.tokens, **options)
+            options["grid"], tokens = found["grid"], seen.patches
+        rows_BK = self._declared.function(tokens, **options)
         counted_B = seen.usable_B & rows_BK.isfinite().all(dim=-1)
         total_K = torch.where(counted_B.unsqueeze(-1), rows_BK.double(), 0.0).sum(dim=0)
         self._sums.put((seen.place, rows_BK.shape[1]), counted_B.sum(), total_K)

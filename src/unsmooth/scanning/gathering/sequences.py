@@ -28,9 +28,10 @@ class SequenceSums(Gathering):
 
     def see(self, seen: Seen) -> None:
         """Put the batch's sums aside, the squares behind the directions."""
-        mean_BD = torch.where(seen.usable_B.unsqueeze(-1), mean_directions(seen.tokens), 0.0)
+        usable_B = seen.usable_B
+        mean_BD = torch.where(usable_B.unsqueeze(-1), mean_directions(seen.tokens), 0.0)
         total = torch.cat([mean_BD.sum(dim=0), mean_BD.square().sum().unsqueeze(0)])
-        self._sums.put(seen.place, seen.usable_B.sum(), total)
+        self._sums.put(seen.place, usable_B.sum(), total)
 
     def end(self) -> None:
         """Add them."""

@@ -153,17 +153,28 @@ class WordSample(Gathering):
         return summarise(float(len(values)), float(values.sum()), float(values.square().sum()))
 
     def change(self, metric: BoundMetric, first: Place, last: Place) -> Summary | None:
-        """Paired by word."""
+        """Paired by word, over the vectors that are finite at both."""
         if first not in self._vectors or last not in self._vectors:
             return None
-        change = self._values(metric, last) - self._values(metric, first)
+        change = self._values(metric, last, also=first) - self._values(metric, first, also=last)
         return summarise(float(len(change)), float(change.sum()), float(change.square().sum()))
 
-    def _values(self, metric: BoundMetric, place: Place) -> Tensor:
+    def _values(self, metric: BoundMetric, place: Place, also: Place | None = None) -> Tensor:
+        """One value per word; only of vectors that are finite at the other place too, where one is given."""
         # In the order of the hashes, not of the slots: sums are then the same on any number of processes.
         order_S = sorted_by(keys(_WORD, self._words_S), self._words_S, self._contexts_S)
+        if also is not None:
+            order_S = order_S[self._vectors[also][self._slots_S[order_S]].isfinite().all(dim=-1)]
         vectors_SD = self._vectors[place][self._slots_S[order_S]]
         return metric(Occurrences(vectors_SD, self._words_S[order_S]))
+
+    def notes(self) -> list[str]:
+        """Metrics for which no word was met often enough."""
+        first = next(iter(self._vectors), None)
+        empty = [metric.name for metric in self.metrics if first is not None and not len(self._values(metric, first))]
+        return (
+            [f"No word was met in enough sequences for {' and '.join(empty)}: more texts are needed."] if empty else []
+        )
 
     def missing(self) -> UnsmoothError | None:
         """Data without ids have no words."""
