@@ -20,6 +20,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import METRICS
 from unsmooth.models import HOSTS
 from unsmooth.plugins import PluginWarning
+from unsmooth.presets import PRESETS
 from unsmooth.registry import Registry
 from unsmooth.remedies import REMEDIES
 
@@ -71,7 +72,7 @@ class Slab(nn.Module):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
-    with unread(METRICS, HOSTS, REMEDIES):
+    with unread(METRICS, HOSTS, REMEDIES, PRESETS):
         yield tmp_path
 
 
@@ -125,13 +126,14 @@ def test_no_package_changes_what_a_scan_measures_unasked(folder: Path) -> None:
         ("unsmooth.metrics", "odd", SPREAD.replace("spread", "odd").replace("paper=", "reads='tea', paper="), "'tea'"),
         ("unsmooth.hosts", "number", SLAB, "an unsmooth.models.Host"),
         ("unsmooth.hosts", "slab", SLAB.replace('"slab"', '"bert"'), "'bert', which is taken"),
-        ("unsmooth.presets", "slab", SLAB, "has no presets"),
+        ("unsmooth.presets", "number", SLAB, "an unsmooth.presets.Preset"),
+        ("unsmooth.nothing", "number", SLAB, "has no nothing"),
     ],
 )
 def test_a_broken_one_is_one_line_and_the_rest_works(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group, target, source, problem
 ) -> None:
-    monkeypatch.setitem(all_groups.GROUPS, "unsmooth.presets", ("unsmooth.no_such_room", "PRESETS"))
+    monkeypatch.setitem(all_groups.GROUPS, "unsmooth.nothing", ("unsmooth.no_such_room", "NOTHING"))
     install(folder, "their_broken", source, {group: {"broken": target if target != "spread" else "hfc_lfc"}})
     install(folder, "their_metrics", SPREAD, {"unsmooth.metrics": {"spread": "spread"}})
     assert run(["ls", "plugins", "--json"]) == 0

@@ -20,6 +20,7 @@ from benchmarks.site import (  # noqa: E402
     links,
     metric_pages,
     notebook,
+    preset_pages,
     recipe_pages,
     remedy_pages,
 )
@@ -27,6 +28,7 @@ from benchmarks.site.page import Page  # noqa: E402
 
 CHAPTERS = {
     "Metrics": metric_pages.metric_pages,
+    "Presets": preset_pages.preset_pages,
     "Models": host_pages.host_pages,
     "Remedies": remedy_pages.remedy_pages,
     "Recipes": recipe_pages.recipe_pages,

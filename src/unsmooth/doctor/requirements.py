@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -62,8 +62,9 @@ def asked_for(lines: Iterable[str] | None = None) -> dict[str, tuple[Requirement
     Args:
         lines: As in a distribution's metadata; by default those of the installed unsmooth.
 
-    >>> asked_for(["torch>=2.6", 'altair>=6.0; extra == "report"', 'unsmooth[report]; extra == "all"'])
-    {'': (Requirement(package='torch', least=(2, 6)),), 'report': (Requirement(package='altair', least=(6, 0)),)}
+    >>> found = asked_for(["torch>=2.6", 'altair>=6.0; extra == "report"', 'unsmooth[report]; extra == "all"'])
+    >>> {extra: [one.spelled for one in each] for extra, each in found.items()}
+    {'': ['torch>=2.6'], 'report': ['altair>=6.0']}
     """
     if lines is None:
         try:
@@ -77,7 +78,14 @@ def asked_for(lines: Iterable[str] | None = None) -> dict[str, tuple[Requirement
         extra = named.group(1) if named else ""
         if extra != _OF_DEVELOPERS and not wanted.startswith("unsmooth["):
             asked[extra] = (*asked.get(extra, ()), _requirement(wanted.strip()))
-    return asked
+    return {extra: left for extra in asked if (left := _own(extra, asked))}
+
+
+def _own(extra: str, asked: Mapping[str, tuple[Requirement, ...]]) -> tuple[Requirement, ...]:
+    """What an extra asks for besides the extras that are part of it, which metadata writes out."""
+    whole = set(asked[extra])
+    parts = [set(one) for name, one in asked.items() if name and set(one) < whole]
+    return tuple(one for one in asked[extra] if not any(one in part for part in parts))
 
 
 def _requirement(line: str) -> Requirement:
