@@ -214,8 +214,8 @@ def test_cross_attention_does_not_pass_for_attention() -> None:
         assert layer.breakdown.total == pytest.approx(layer.measured, abs=1e-9)
 
 
-def test_decoders_of_another_family_are_refused() -> None:
-    with pytest.raises(UnsmoothError, match="Transformer blocks"):
+def test_blocks_with_cross_attention_are_refused() -> None:
+    with pytest.raises(UnsmoothError, match="torch_decoder blocks with cross-attention"):
         found(nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2))
 
 

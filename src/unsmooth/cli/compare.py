@@ -38,13 +38,21 @@ def compare(
 
         write_report(scans, out / "report.html")
         save_figures(scans, out / "figures")
+    parts = [part for scan in scans for part in parts_with(scan, chosen, site)]
     if as_json:
-        typer.echo(json.dumps([summary(scan, chosen, site) for scan in scans], allow_nan=False))
+        typer.echo(json.dumps([summary(part, chosen, site) for part in parts], allow_nan=False))
     elif not quiet:
         from unsmooth.cli.tables import print_comparison
 
-        print_comparison(scans, chosen, site, out)
+        print_comparison(parts, chosen, site, out)
     return 0
+
+
+def parts_with(scan: Scan, metric: str, site: str) -> list[Scan]:
+    """The stacks of a scan that have a site; it is an error where none has."""
+    found = [part for part in scan.parts if site in part.sites] or [scan]
+    found[0].curve(metric, site)
+    return found
 
 
 def shared_metric(scans: list[Scan], metric: str | None) -> str:
@@ -69,6 +77,7 @@ def summary(scan: Scan, metric: str, site: str) -> dict[str, Any]:
     change = scan.changes.get(metric)
     return {
         "name": scan.name,
+        **({"stack": scan.stack} if scan.stack else {}),
         "metric": metric,
         "site": site,
         "definition": scan.metrics[metric].definition,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +29,8 @@ from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from unsmooth.models import Anatomy
 
 __all__ = ["bundled_page", "scan"]
 
@@ -57,7 +59,8 @@ def scan(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            help='Exit 1 if this holds, such as "mean_cosine@last>0.95"; beside --with, of the model with remedies.'
+            help='Exit 1 if this holds, such as "mean_cosine@last>0.95" or "mean_cosine@encoder:last>0.95"; '
+            "beside --with, of the model with remedies."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scan as JSON instead of a table.")] = False,
@@ -79,7 +82,7 @@ def scan(
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
-    from unsmooth.models import find_anatomy, load
+    from unsmooth.models import find_anatomy, find_stacks, load
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
     from unsmooth.scanning.condition import Condition
@@ -114,11 +117,14 @@ def scan(
     with process_group(device) as (rank, place):
         with found.until_interrupted():
             for found.now, model, called, data in opened():
+                if explain:
+                    find_anatomy(model, blocks)  # what cannot be explained should be known before the scan
+                stacks = find_stacks(model, blocks)
                 found.scans[found.now] = run_scan(
                     model,
                     data,
                     metrics=None if metrics is None else _split(metrics),
-                    sites=find_anatomy(model, blocks).sites if sites == "all" else tuple(_split(sites)),
+                    sites=_every_site(stacks) if sites == "all" else tuple(_split(sites)),
                     tokens=tokens,  # type: ignore[arg-type]
                     max_batches=max_batches,
                     device=place,
@@ -144,6 +150,10 @@ def scan(
                         name=called,
                     )
         return finish(found, conditions, out, as_json, quiet, parquet) if rank == 0 else 0
+
+
+def _every_site(stacks: Sequence[Anatomy]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(site for stack in stacks for site in stack.sites))
 
 
 def _split(text: str) -> list[str]:

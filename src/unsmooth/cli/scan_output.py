@@ -129,7 +129,8 @@ def _tell_conditions(found: Findings, conditions: list[Condition]) -> bool:
             row = condition.holds(one)
             if row is not None:
                 of = "" if which is None else f" {word} {which}"
-                typer.echo(f"unsmooth: {condition} holds{of}: {row.mean:.4f} at layer {row.layer}.", err=True)
+                at = f"layer {row.layer}" + (f" of the {row.stack}" if row.stack else "")
+                typer.echo(f"unsmooth: {condition} holds{of}: {row.mean:.4f} at {at}.", err=True)
                 holding = True
     return holding
 

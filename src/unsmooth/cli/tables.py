@@ -16,25 +16,53 @@ from unsmooth.scanning.result import Confound, Row, Scan
 def print_scan(scan: Scan, out: Path | None, last: bool = True) -> None:
     """The table by layer, what stands out, the notes and the sentence; where it is the last thing, also the report."""
     console = Console()
-    data = scan.manifest["data"]
+    for part in scan.parts[:-1]:
+        _print_part(console, part)
+        print_ending(console, part.notes, part.sentence, out, last=False)
+        console.print()
+    _print_part(console, scan.parts[-1])
+    print_ending(console, scan.parts[-1].notes, scan.parts[-1].sentence, out, last)
+
+
+def _print_part(console: Console, scan: Scan) -> None:
+    """The tables of one stack by layer, and what stands out in it."""
+    wide = True
     for site, definition in scan.sites.items():
         title = f"{escape(scan.name)} — {site}: {definition}"
         table = Table(title=title, title_justify="left", caption_justify="left")
+        if any(row.stage is not None for row in scan.rows):
+            table.add_column("stage", justify="right")
         table.add_column("layer", justify="right")
-        for metric in scan.metrics:
+        here = {row.metric for row in scan.rows if row.site == site}
+        metrics = [metric for metric in scan.metrics if metric in here]
+        for metric in metrics:
             table.add_column(escape(metric), justify="right", overflow="fold")
         # In a narrow terminal the intervals would break every cell in two; they are in the files and the report.
         wide = console.width >= 12 + 16 * len(scan.metrics)
-        _fill(table, scan, site, wide)
+        _fill(table, scan, site, metrics, wide)
         console.print(table)
     console.print(
-        f"{data['sequences']} sequences, {data['tokens']} tokens ({scan.manifest['definitions']['tokens']}); "
-        f"means over sequences{', ± half their 95 % interval' if wide else ''}.",
+        f"{_counts(scan)} ({scan.manifest['definitions']['tokens']}); "
+        f"means over sequences{', ± half their 95 % interval' if wide else ''}{_other_units(scan)}.",
         style="dim",
     )
     for line in confound_lines(scan.confounds):
         console.print(escape(line))
-    print_ending(console, scan.notes, scan.sentence, out, last)
+
+
+def _counts(scan: Scan) -> str:
+    """How much was read; of one of several stacks, as much as its rows say."""
+    data = scan.manifest["data"]
+    if not scan.stack:
+        return f"{data['sequences']} sequences, {data['tokens']} tokens"
+    return f"{max(row.sequences for row in scan.rows)} sequences, {max(row.tokens for row in scan.rows)} tokens"
+
+
+def _other_units(scan: Scan) -> str:
+    """Metrics whose values are not of sequences."""
+    others = [f"{metric}: over {card.unit}s" for metric, card in scan.metrics.items() if card.unit == "word"]
+    others += [f"{metric}: one number" for metric, card in scan.metrics.items() if card.unit == "pair of sequences"]
+    return f" ({escape('; '.join(others))})" if others else ""
 
 
 def print_ending(console: Console, notes: Sequence[str], sentence: str, out: Path | None, last: bool = True) -> None:
@@ -57,18 +85,22 @@ def print_where(console: Console, out: Path | None) -> None:
         console.print(f"saved in {escape(str(out))}", soft_wrap=True)
 
 
-def _fill(table: Table, scan: Scan, site: str, wide: bool) -> None:
+def _fill(table: Table, scan: Scan, site: str, metrics: Sequence[str], wide: bool) -> None:
     cells = {(row.layer, row.metric): row for row in scan.rows if row.site == site}
-    for layer in sorted({layer for layer, _ in cells}):
-        table.add_row(str(layer), *(_cell(cells.get((layer, metric)), wide) for metric in scan.metrics))
-    chances = [card.chance for card in scan.metrics.values()]
+    stages = {row.layer: row.stage for row in cells.values()}
+    staged = any(stage is not None for stage in stages.values())
+    before = [""] if staged else []
+    for layer in sorted(stages):
+        stage = [str(stages[layer])] if staged else []
+        table.add_row(*stage, str(layer), *(_cell(cells.get((layer, metric)), wide) for metric in metrics))
+    chances = [scan.metrics[metric].chance for metric in metrics]
     if any(chance is not None for chance in chances):
         table.add_section()
-        table.add_row("chance", *("" if chance is None else number(chance) for chance in chances), style="dim")
+        table.add_row(*before, "chance", *("" if chance is None else number(chance) for chance in chances), style="dim")
     if scan.baseline is not None:
         last = scan.baseline.layers[-1]
         random = {row.metric: row for row in scan.baseline.rows if row.site == site and row.layer == last}
-        table.add_row(f"random {last}", *(_cell(random.get(metric), wide) for metric in scan.metrics), style="dim")
+        table.add_row(*before, f"random {last}", *(_cell(random.get(metric), wide) for metric in metrics), style="dim")
 
 
 def _cell(row: Row | None, with_interval: bool = True) -> str:
@@ -135,8 +167,9 @@ def print_models(scans: Sequence[Scan], out: Path | None, last: bool = True) -> 
     """The curves of the first metric of several models at every site, what each says, and notes."""
     console = Console()
     metric = next(iter(scans[0].metrics))
+    parts = [part for scan in scans for part in scan.parts]
     for site in scans[0].sites:
-        console.print(_comparison(scans, metric, site))
+        console.print(_comparison(parts, metric, site))
     console.print(escape(scans[0].metrics[metric].definition), style="dim")
     for scan in scans:
         for note in scan.notes:
@@ -151,7 +184,8 @@ def _comparison(scans: Sequence[Scan], metric: str, site: str) -> Table:
     table.add_column("layer", justify="right")
     for scan in scans:
         table.add_column(escape(scan.name), justify="right", overflow="fold")
-    curves = [{row.layer: row for row in scan.curve(metric, site)} for scan in scans]
+    # A stack may lack what another one has, such as cross-attention.
+    curves = [{row.layer: row for row in scan.rows if (row.metric, row.site) == (metric, site)} for scan in scans]
     for layer in sorted({layer for curve in curves for layer in curve}):
         table.add_row(str(layer), *(_cell(curve.get(layer)) if layer in curve else "" for curve in curves))
     changes = [scan.changes.get(metric) for scan in scans]

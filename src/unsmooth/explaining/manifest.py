@@ -19,7 +19,7 @@ def build_manifest(module: nn.Module, anatomy: Anatomy, evidence: Evidence, sour
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     return {
         "made": now(),
-        "model": describe_model(anatomy, module, device),
+        "model": describe_model([anatomy], module, device),
         "data": None
         if source is None
         else describe_data(source, evidence.digests, evidence.sequences, evidence.tokens),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,16 @@ from unsmooth.explaining.observe import observe
 from unsmooth.explaining.result import Explanation
 from unsmooth.explaining.weights import Weights, read_weights
 from unsmooth.models import Anatomy, find_anatomy, load
-from unsmooth.scanning.calling import as_inputs, moved, quiet_evaluation, select_tokens, transformers_core
+from unsmooth.models.stacks import pattern_of
+from unsmooth.scanning.calling import (
+    as_inputs,
+    entry_of,
+    every_stack,
+    moved,
+    quiet_evaluation,
+    select_tokens,
+    transformers_core,
+)
 from unsmooth.scanning.data import Source, open_data, to_device
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import check_at_least_one
@@ -50,7 +59,7 @@ def explain(
     Args:
         model: An nn.Module, or a name for `unsmooth.load`.
         data: As for `unsmooth.scan`; None for weights only.
-        blocks: Pattern over module paths for a model that is not recognised.
+        blocks: Pattern over module paths for a model that is not recognised, or for one stack of several.
         max_batches: Stop after so many batches.
         batch_size: Sequences per batch, for data that is not batched yet.
         max_length: Tokens after which a text is cut: Jacobians and spectra of attention grow with its square and cube.
@@ -77,6 +86,9 @@ def explain(
     check_at_least_one("spectral_sequences", spectral_sequences)
     module = load(model) if isinstance(model, str) else model
     anatomy = find_anatomy(module, blocks)
+    _check_branches(anatomy)
+    if data is not None:
+        _check_stages(anatomy)
     core = transformers_core(module, anatomy)
     source = None
     if data is not None:
@@ -86,9 +98,31 @@ def explain(
         weights = read_weights(anatomy)
         evidence = Evidence()
         if source is not None:
-            entry = Anatomy(module if core is None else core, anatomy.host, anatomy.blocks)
+            entry = replace(anatomy, model=module if core is None else core)
             _gather(evidence, entry, core, source, weights, here, effort)
         return assemble(module, anatomy, weights, evidence, source, name)
+
+
+def _check_branches(anatomy: Anatomy) -> None:
+    """Refuse blocks that mix in another stack: what that does to tokens no rule here accounts for."""
+    if "cross" in anatomy.sites:
+        raise expected(
+            "blocks of attention and MLP alone, which are what the rules are about",
+            f"{anatomy.host.name} blocks with cross-attention",
+            'the encoder, such as blocks="encoder.block.*", or unsmooth.scan with sites=("attention", "cross")',
+        )
+
+
+def _check_stages(anatomy: Anatomy) -> None:
+    """Refuse layers between which the tokens become others."""
+    stages = {anatomy.stage(path) for path in anatomy.blocks}
+    if len(stages) > 1:
+        one = pattern_of(next(iter(anatomy.blocks))).replace("*", "0", 1)
+        raise expected(
+            "layers with the same tokens throughout, to compare one with the next",
+            f"{len(stages)} stages of {anatomy.host.name}, between which tokens are merged",
+            f"one stage, such as blocks={one!r}, or no data, for verdicts from weights",
+        )
 
 
 @dataclass(frozen=True)
@@ -111,13 +145,14 @@ def _gather(
     effort: Effort,
 ) -> None:
     by_path = {one.path: one for one in weights}
+    stacks = every_stack(anatomy.model, [anatomy])
     most = effort.max_batches
     total = source.batches if most is None else min(source.batches or most, most)
     with progress_bar("explain", total, enabled=effort.progress) as advance:
         for batch in islice(source.read(), most):
-            inputs = as_inputs(batch, core)
-            real_BN = select_tokens(inputs, "all", frozenset(), 0).real_BN
-            view = observe(anatomy, to_device(inputs, device), real_BN)
+            called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core))
+            real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
+            view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
             evidence.digests.append(hash_batch(batch))
             advance()

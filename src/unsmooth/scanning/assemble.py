@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,57 +14,97 @@ from unsmooth.models import SITES, Anatomy, origin_of
 from unsmooth.scanning.chance import chance_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
+from unsmooth.scanning.gathering import MAPS, MAPS_MEANING, MapSums
 from unsmooth.scanning.manifest import describe_data, describe_definitions, describe_model, describe_versions, now
 from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.ranks import world
 from unsmooth.scanning.result import Change, Confound, MetricCard, Row, Scan
 from unsmooth.scanning.sentence import one_sentence
-from unsmooth.scanning.statistics import ScanState
+from unsmooth.scanning.statistics import Place, ScanState, Summary
+from unsmooth.scanning.together import together
+
+# A scan has a site of its own beside those of a model's blocks.
+_SITES = {**SITES, MAPS: MAPS_MEANING}
 
 
 def assemble(
-    collector: Collector,
-    anatomy: Anatomy,
+    watched: Sequence[tuple[Anatomy, Collector]],
     model: nn.Module,
     source: Source,
     digests: Sequence[bytes],
     plan: Plan,
     tokenizer: Any | None,
 ) -> Scan:
-    """Read the numbers off the sums and put their definitions beside them."""
-    state = collector.state
-    if state is None:
+    """Read the numbers of every stack off its sums and put their definitions beside them."""
+    ran = [(anatomy, collector, collector.state) for anatomy, collector in watched if collector.state is not None]
+    if not ran:
         raise expected("at least one batch of data", "none", "data that is not empty")
-    lengths = state.length_counts()
-    if not lengths:
-        raise expected(
-            "at least one sequence of two or more tokens",
-            f"{int(state.short)} shorter ones",
-            'longer texts, or tokens="all" to count special tokens too',
-        )
-    sites = {site: SITES[site] for site in SITES if any(place.site == site for place in collector.places)}
-    sequences, tokens = sum(lengths.values()), sum(length * count for length, count in lengths.items())
+    name = plan.name or model_name(model)
+    unread = tuple(_not_run(anatomy) for anatomy, collector in watched if collector.state is None)
+    parts = [_of_stack(anatomy, collector, state, model, plan, tokenizer) for anatomy, collector, state in ran]
+    _check_fit(plan.metrics, parts)
+    sites = {site: meaning for site, meaning in _SITES.items() if any(site in part.sites for part in parts)}
+    counts = [state.length_counts() for *_, state in ran]
+    sequences = max(sum(lengths.values()) for lengths in counts)
+    tokens = sum(length * count for lengths in counts for length, count in lengths.items())
     manifest = {
         "created": now(),
-        "model": describe_model(anatomy, model, collector.device),
+        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device),
         "data": describe_data(source, digests, sequences, tokens),
         "definitions": describe_definitions(plan.metrics, sites, plan.tokens),
         "versions": describe_versions(),
         "seed": plan.seed,
         "processes": world()[1],
     }
-    scan = Scan(
-        name=plan.name or model_name(model),
-        rows=rows_of(collector, state, plan.metrics),
-        metrics={metric.name: _card(metric, lengths, collector.dim) for metric in plan.metrics},
-        sites=sites,
-        manifest=manifest,
+    named = [
+        replace(
+            part,
+            name=f"{name} · {part.stack}" if part.stack and len(watched) > 1 else name,
+            manifest=manifest,
+            notes=(*part.notes, *unread),
+        )
+        for part in parts
+    ]
+    return together(name, [replace(part, sentence=one_sentence(part)) for part in named], manifest)
+
+
+def _of_stack(
+    anatomy: Anatomy, collector: Collector, state: ScanState, model: nn.Module, plan: Plan, tokenizer: Any | None
+) -> Scan:
+    if not state.length_counts():
+        raise expected(
+            f"at least one sequence of two or more tokens{f' in the {anatomy.stack}' if anatomy.stack else ''}",
+            f"{int(state.short)} shorter ones",
+            'longer texts, or tokens="all" to count special tokens too',
+        )
+    rows = tuple(replace(row, stack=anatomy.stack) for row in rows_of(collector, state, plan.metrics))
+    profiles = (profile for gathering in collector.gatherings for profile in gathering.profiles())
+    return Scan(
+        name="",
+        rows=rows,
+        metrics={metric.name: _card(metric, collector, state) for metric in plan.metrics},
+        sites={site: meaning for site, meaning in _SITES.items() if any(row.site == site for row in rows)},
+        manifest={},
         changes=_changes(collector, state, plan.metrics),
+        profiles=tuple(replace(profile, stack=anatomy.stack) for profile in profiles),
         confounds=_confounds(collector, tokenizer),
         notes=_notes(collector, state, model),
         healthy=not bool(state.nonfinite.any()),
+        stack=anatomy.stack,
     )
-    return replace(scan, sentence=one_sentence(scan))
+
+
+def _check_fit(metrics: Sequence[BoundMetric], parts: Sequence[Scan]) -> None:
+    """Refuse a metric that fits none of several stacks; one stack is asked after its first batch."""
+    for metric in metrics:
+        measured = any(row.metric == metric.name for part in parts for row in part.rows)
+        if len(parts) > 1 and not measured and metric.metric.reads in ("grid", "words", "attention"):
+            names = " nor ".join(part.stack for part in parts)
+            raise expected(f"a stack that {metric.name} fits", f"neither {names}", "another metric")
+
+
+def _not_run(anatomy: Anatomy) -> str:
+    return f"The {anatomy.stack} stack was not run: the data has no {anatomy.reads.tokens!r}."
 
 
 def model_name(model: nn.Module) -> str:
@@ -79,35 +118,57 @@ def rows_of(collector: Collector, state: ScanState, metrics: Sequence[BoundMetri
     rows = []
     for index, place in enumerate(collector.places):
         for number, metric in enumerate(metrics):
-            found = state.summary(index, number)
+            across = _across(collector, metric, place)
+            found = across or state.summary(index, number)
             # A pair metric has no value at its first layer; a layer of NaN keeps its row, to be seen.
-            if found.sequences or metric.metric.reads != "pair":
-                tokens = int(state.tokens[index])
-                numbers = (found.mean, found.std, found.low, found.high, found.sequences, tokens)
-                rows.append(Row(place.layer, place.site, metric.name, *numbers))
-    order = list(SITES)
+            if found.sequences or across is not None or metric.metric.reads == "tokens":
+                rows.append(_row(place, metric, found, int(state.tokens[index])))
+    for maps in collector.gatherings:
+        if isinstance(maps, MapSums):
+            rows += [_row(place, metric, found, tokens) for place, metric, found, tokens in maps.rows()]
+    order = list(_SITES)
     return tuple(sorted(rows, key=lambda row: (order.index(row.site), row.layer)))
 
 
-def _card(metric: BoundMetric, lengths: Mapping[int, int], dim: int) -> MetricCard:
+def _across(collector: Collector, metric: BoundMetric, place: Place) -> Summary | None:
+    """The number of a metric across sequences, None for the others."""
+    found = (gathering.summary(metric, place) for gathering in collector.gatherings if metric in gathering.metrics)
+    return next((summary for summary in found if summary is not None), None)
+
+
+def _row(place: Place, metric: BoundMetric, found: Summary, tokens: int) -> Row:
+    numbers = (found.mean, found.std, found.low, found.high, found.sequences, tokens)
+    return Row(place.layer, place.site, metric.name, *numbers, stage=place.stage)
+
+
+def _card(metric: BoundMetric, collector: Collector, state: ScanState) -> MetricCard:
     declared = metric.metric
+    stages = enumerate(collector.dims)
+    chances = {chance_level(metric, state.length_counts(stage), dim) for stage, dim in stages}
+    differs = len(chances) > 1
     return MetricCard(
         name=metric.name,
         definition=metric.definition,
         paper=declared.paper,
         cost=declared.cost,
-        chance=chance_level(metric, lengths, dim),
-        chance_note=declared.chance_note,
+        chance=None if differs else chances.pop(),
+        chance_note=f"{declared.chance_note}; differs between stages" if differs else declared.chance_note,
         degenerate=declared.degenerate,
         rises_when_alike=declared.rises_when_alike,
+        unit=declared.unit,
     )
 
 
 def _changes(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]) -> dict[str, Change]:
     if collector.ends is None:
         return {}
-    found = {metric.name: state.change(number) for number, metric in enumerate(metrics)}
-    return {name: Change(item.mean, item.low, item.high, item.sequences) for name, item in found.items()}
+    first, last = (collector.places[index] for index in collector.ends)
+    changes = {}
+    for number, metric in enumerate(metrics):
+        gathered = (one.change(metric, first, last) for one in collector.gatherings if metric in one.metrics)
+        item = next((change for change in gathered if change is not None), None) or state.change(number)
+        changes[metric.name] = Change(item.mean, item.low, item.high, item.sequences)
+    return changes
 
 
 def _confounds(collector: Collector, tokenizer: Any | None) -> tuple[Confound, ...]:
@@ -141,11 +202,15 @@ def _notes(collector: Collector, state: ScanState, model: nn.Module) -> tuple[st
             f"{int(state.zero_tokens[index])} of {int(state.tokens[index])} tokens are exactly zero at layer "
             f"{place.layer} ({place.site}); they count as cosine 0."
         )
-    undefined = (state.count.max(dim=1, keepdim=True).values - state.count).max()
-    if undefined and math.isfinite(float(undefined)) and not any(_is_pair(item) for item in collector.metrics):
-        notes.append(f"Up to {int(undefined)} sequences have no finite value of some metric and are left out of it.")
+    everywhere = [number for number, metric in enumerate(collector.metrics) if metric.metric.reads == "tokens"]
+    counts = state.count[:, everywhere]
+    undefined = int((counts.max(dim=1, keepdim=True).values - counts).max()) if everywhere else 0
+    if undefined:
+        notes.append(f"Up to {undefined} sequences have no finite value of some metric and are left out of it.")
+    notes += [note for gathering in collector.gatherings for note in gathering.notes()]
+    if len(collector.dims) > 1:
+        notes.append(
+            f"{len(collector.dims)} stages: between them tokens are merged and widened, so curves may jump there "
+            "and no layer is compared with one of another stage."
+        )
     return tuple(notes)
-
-
-def _is_pair(metric: BoundMetric) -> bool:
-    return metric.metric.reads == "pair"

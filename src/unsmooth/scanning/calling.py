@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.anatomy import Anatomy
+from unsmooth.models.anatomy import Anatomy, find_stacks
+from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
 from unsmooth.scanning.data import RawBatch
@@ -23,40 +24,69 @@ TOKEN_CHOICES: Mapping[str, str] = {
     "all": "every token that is not padding, special tokens included",
 }
 # Read by the scan, never handed to the model.
-RESERVED = ("token_mask", "special_tokens_mask", "labels")
+RESERVED = ("token_mask", "special_tokens_mask", "decoder_token_mask", "decoder_special_tokens_mask", "labels")
 
 
-def transformers_core(model: nn.Module, anatomy: Anatomy) -> nn.Module | None:
-    """The Hugging Face backbone inside `model` that holds the blocks, without its heads; None where there is none.
+def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
+    """The Hugging Face backbone inside `model` that holds the stacks, without its heads; None where there is none.
 
     Heads are left out because a language model's logits cost more memory than all its hidden states.
     """
     if any(base.__name__ == "FSDPModule" for base in type(model).__mro__):
         # Calling a part of an FSDP2 model first would make that part its root.
         return model if hasattr(model, "main_input_name") else None
-    first_block = next(iter(anatomy.blocks.values()))
+    first_blocks = [next(iter(stack.blocks.values())) for stack in stacks]
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
-            if isinstance(core, nn.Module) and any(child is first_block for child in core.modules()):
+            if isinstance(core, nn.Module) and {*first_blocks} <= {*core.modules()}:
                 return core
     return None
+
+
+def every_stack(model: nn.Module, stacks: Sequence[Anatomy]) -> Sequence[Anatomy]:
+    """All stacks of a model, of which some were asked for."""
+    return find_stacks(model) if any(stack.stack for stack in stacks) else stacks
+
+
+def entry_of(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> tuple[nn.Module, RawBatch]:
+    """What to call on a batch, and with what: the model, or one stack where the batch has the tokens of that one alone.
+
+    Images or texts are enough for one tower, texts or sounds for an encoder without its decoder. `stacks` are all that
+    the model has.
+    """
+    if len(stacks) == 1 or not isinstance(inputs, Mapping) or any(key in inputs for key in _STAND_INS):
+        return entry, inputs
+    given = [stack for stack in stacks if stack.reads.tokens in inputs]
+    if len(given) != 1:
+        return entry, inputs
+    part, other = given[0].part, next(stack for stack in stacks if stack is not given[0])
+    if part is None or not hasattr(part, "main_input_name") or given[0].reads == TARGET:
+        wanted = f"{other.reads.tokens!r} in each batch, which the {other.stack} reads"
+        raise expected(wanted, ", ".join(map(repr, inputs)), "a dict with all inputs of the model")
+    accepted = inspect.signature(part.forward).parameters
+    return part, {key: value for key, value in inputs.items() if key in accepted or key in RESERVED}
+
+
+# Other fields from which a model can make the tokens of a stack.
+_STAND_INS = ("inputs_embeds", "decoder_inputs_embeds", "encoder_outputs")
 
 
 def as_inputs(batch: RawBatch, core: nn.Module | None) -> RawBatch:
     """Name a bare tensor the way a Hugging Face model wants it; leave the rest alone."""
     if isinstance(batch, Tensor):
-        return batch if core is None else {_input_name(batch): batch}
+        return batch if core is None else {_input_name(batch, core): batch}
     return batch
 
 
-def _input_name(tensor: Tensor) -> str:
+def _input_name(tensor: Tensor, core: nn.Module) -> str:
     if not tensor.is_floating_point() and tensor.ndim == 2:
         return "input_ids"
     if tensor.is_floating_point() and tensor.ndim == 4:
         return "pixel_values"
     if tensor.is_floating_point() and tensor.ndim == 3:
-        return "inputs_embeds"
+        sound = getattr(core, "main_input_name", None) == "input_features"
+        return "input_features" if sound else "inputs_embeds"
     raise expected(
         "token ids (batch, tokens), pixels (batch, channels, height, width) or embeddings (batch, tokens, dim)",
         f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)}",
@@ -82,7 +112,8 @@ class Selection:
     """Which tokens of a batch are measured: those of `window` where `selected_BN` is True, None for all of them.
 
     `real_BN` marks what is not padding, None where nothing is known to be; `width` is the number of tokens that the
-    batch's masks speak of, None where there are none.
+    batch's masks speak of, None where there are none. `image` is the height and width of the images in the batch, and
+    `prefix` the number of tokens that the model puts in front of their patches.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -90,24 +121,40 @@ class Selection:
     real_BN: Tensor | None = None
     ids_BN: Tensor | None = None
     width: int | None = None
+    image: tuple[int, int] | None = None
+    prefix: int = 0
 
 
 EVERYTHING = Selection()
 
 
-def select_tokens(inputs: RawBatch, choice: TokenChoice, special_ids: frozenset[int], prefix_tokens: int) -> Selection:
-    """Padding is never selected; special tokens only for "all"."""
+def select_tokens(
+    inputs: RawBatch, choice: TokenChoice, special_ids: frozenset[int], prefix_tokens: int, reads: Reads = TEXT
+) -> Selection:
+    """Padding is never selected; special tokens only for "all". `reads` says which fields speak of the stack."""
     fields: Mapping[str, Any] = inputs if isinstance(inputs, Mapping) else {}
-    ids = fields.get("input_ids")
-    real = _real_tokens(fields)
-    special = _special_tokens(fields, ids, special_ids) if choice == "content" else None
+    ids = fields.get(reads.tokens)
+    ids = ids if isinstance(ids, Tensor) and not ids.is_floating_point() else None
+    real = _real_tokens(fields, reads)
+    special = _special_tokens(fields, ids, special_ids, reads) if choice == "content" else None
     selected = real if special is None else (~special if real is None else real & ~special)
+    known = Selection(
+        real_BN=real, ids_BN=ids, image=_image_size(inputs) if ids is None else None, prefix=prefix_tokens
+    )
     if selected is None:
-        return Selection(slice(prefix_tokens if choice == "content" else 0, None), real_BN=real, ids_BN=ids)
+        return replace(known, window=slice(prefix_tokens if choice == "content" else 0, None))
     window, width = _common_window(selected), selected.shape[1]
     if window is not None:
-        return Selection(window, real_BN=real, ids_BN=ids, width=width)
-    return Selection(selected_BN=selected, real_BN=real, ids_BN=ids, width=width)
+        return replace(known, window=window, width=width)
+    return replace(known, selected_BN=selected, width=width)
+
+
+def _image_size(inputs: RawBatch) -> tuple[int, int] | None:
+    """Height and width of the images of a batch (batch, channels, height, width), None where there are none."""
+    for value in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
+        if isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point():
+            return value.shape[2], value.shape[3]
+    return None
 
 
 def _common_window(selected_BN: Tensor) -> slice | None:
@@ -123,24 +170,34 @@ def _common_window(selected_BN: Tensor) -> slice | None:
     return slice(int(places[0]), int(places[-1]) + 1)
 
 
-def _real_tokens(fields: Mapping[str, Any]) -> Tensor | None:
-    for key in ("token_mask", "attention_mask"):
+def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
+    if reads.mask is None:
+        return None
+    for key in (f"{_side(reads)}token_mask", reads.mask):
         mask = fields.get(key)
         if isinstance(mask, Tensor):
             if mask.ndim != 2:
                 raise expected(f"`{key}` of shape (batch, tokens)", tuple(mask.shape), 'a 2-D "token_mask" beside it')
-            return mask != 0
-    padding = fields.get("src_key_padding_mask")
+            # A token that is made of several entries is real where the first of them is.
+            return mask[:, :: reads.each if key == reads.mask else 1] != 0
+    padding = fields.get("tgt_key_padding_mask" if reads == TARGET else "src_key_padding_mask")
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
 
 
-def _special_tokens(fields: Mapping[str, Any], ids: Any, special_ids: frozenset[int]) -> Tensor | None:
-    given = fields.get("special_tokens_mask")
+def _side(reads: Reads) -> str:
+    """What stands before the names of fields that speak of a decoder."""
+    return "decoder_" if reads == TARGET else ""
+
+
+def _special_tokens(
+    fields: Mapping[str, Any], ids: Tensor | None, special_ids: frozenset[int], reads: Reads
+) -> Tensor | None:
+    given = None if reads.mask is None else fields.get(f"{_side(reads)}special_tokens_mask")
     if isinstance(given, Tensor):
         return given != 0
-    if isinstance(ids, Tensor) and special_ids:
+    if ids is not None and special_ids:
         return torch.isin(ids, torch.tensor(sorted(special_ids), device=ids.device, dtype=ids.dtype))
     return None
 
@@ -149,19 +206,28 @@ def _special_tokens(fields: Mapping[str, Any], ids: Any, special_ids: frozenset[
 def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]:
     """Evaluation mode, no gradients, no key-value cache; everything is put back as it was."""
     training = [module for module in model.modules() if module.training]
-    config = getattr(core, "config", None)
-    cache = getattr(config, "use_cache", None)
+    # The stacks of an encoder–decoder model have configurations of their own.
+    configs = [] if core is None else [getattr(module, "config", None) for module in core.modules()]
+    cached = list({id(config): config for config in configs if getattr(config, "use_cache", None)}.values())
     try:
         model.eval()
-        if config is not None and cache is not None:
-            config.use_cache = False
+        for config in cached:
+            setattr(config, "use_cache", False)  # noqa: B010 - configurations have no type in common
         with torch.no_grad(), sharded_as_before(model):
             yield
     finally:
         for module in training:
-            module.training = True
-        if config is not None and cache is not None:
-            config.use_cache = cache
+            _train_again(module)
+        for config in cached:
+            setattr(config, "use_cache", True)  # noqa: B010
+
+
+def _train_again(module: nn.Module) -> None:
+    """A module with a say in its mode, as some remedies have, is asked; one with parts would switch those too."""
+    if type(module).train is nn.Module.train or any(True for _ in module.children()):
+        module.training = True
+    else:
+        module.train()
 
 
 @contextmanager

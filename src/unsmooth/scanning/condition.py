@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from unsmooth.errors import expected
+from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import parse_metric
-from unsmooth.scanning.result import Row
+from unsmooth.scanning.result import Row, Scan
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -21,7 +21,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _FORM = re.compile(
     r"^\s*(?P<metric>\w+(?:\([^)]*\))?)\s*"
-    r"(?:@\s*(?P<layer>first|last|any|\d+)\s*(?::\s*(?P<site>\w+))?)?\s*"
+    r"(?:@\s*(?:(?P<stack>[A-Za-z_][\w.]*)\s*:\s*)?(?P<layer>first|last|any|\d+)\s*(?::\s*(?P<site>\w+))?)?\s*"
     r"(?P<operator>>=|<=|>|<)\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?:\s+for\s+(?P<steps>\d+)\s+steps?)?\s*$"
 )
@@ -45,6 +45,7 @@ class Condition:
         comparison: One of > >= < <=.
         limit: What to compare with.
         steps: Training steps over which it must hold; 0 for a single look.
+        stack: The stack of a model that has several; nothing for any of them.
     """
 
     metric: str
@@ -53,10 +54,11 @@ class Condition:
     comparison: str
     limit: float
     steps: int = field(default=0, repr=False)
+    stack: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, text: str, *, lasting: bool = False) -> Condition:
-        """Read ``METRIC[@LAYER[:SITE]] OP NUMBER``; the layer defaults to last, the site to residual.
+        """Read ``METRIC[@[STACK:]LAYER[:SITE]] OP NUMBER``; the layer defaults to last, the site to residual.
 
         With `lasting`, `` for N steps`` may follow.
 
@@ -64,6 +66,8 @@ class Condition:
         Condition(metric='mean_cosine', layer='last', site='residual', comparison='>', limit=0.95)
         >>> Condition.parse("mean_cosine > 0.95 for 500 steps", lasting=True).steps
         500
+        >>> Condition.parse("mean_cosine@decoder:last:cross > 0.95").stack
+        'decoder'
         """
         found = _FORM.match(text)
         if found is None:
@@ -76,17 +80,29 @@ class Condition:
             raise expected("a condition on one scan, which has no steps", repr(text), "it without the `for … steps`")
         metric = parse_metric(found["metric"]).name
         site, steps = found["site"] or "residual", int(found["steps"] or 0)
-        return cls(metric, found["layer"] or "last", site, found["operator"], float(found["value"]), steps)
+        limit, stack = float(found["value"]), found["stack"] or ""
+        return cls(metric, found["layer"] or "last", site, found["operator"], limit, steps, stack)
 
     def holds(self, scan: Measured, *, nan: bool = True) -> Row | None:
         """The first row that meets the condition, None where none does; NaN meets every condition if `nan`."""
-        for row in self._rows(scan):
+        for row in (row for curve in self._curves(scan) for row in self._rows(curve)):
             if (nan and math.isnan(row.mean)) or _OPERATORS[self.comparison](row.mean, self.limit):
                 return row
         return None
 
-    def _rows(self, scan: Measured) -> tuple[Row, ...]:
-        curve = scan.curve(self.metric, self.site)
+    def _curves(self, scan: Measured) -> list[tuple[Row, ...]]:
+        """One for each stack that it is about."""
+        parts = scan.parts if isinstance(scan, Scan) else (scan,)
+        if self.stack:
+            named = {part.stack: part for part in parts if isinstance(part, Scan) and part.stack}
+            if self.stack not in named:
+                raise unknown_name("stack of this scan", self.stack, named)
+            return [named[self.stack].curve(self.metric, self.site)]
+        if isinstance(scan, Scan) and any(row.site == self.site for row in scan.rows):
+            parts = tuple(part for part in scan.parts if self.site in part.sites)
+        return [part.curve(self.metric, self.site) for part in parts]
+
+    def _rows(self, curve: tuple[Row, ...]) -> tuple[Row, ...]:
         if self.layer == "any":
             return curve
         if self.layer in ("first", "last"):

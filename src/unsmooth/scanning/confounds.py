@@ -140,23 +140,31 @@ class ConfoundState(Metric):
             self.add_state(name, torch.zeros(shape, dtype=kind), dist_reduce_fx="sum")
 
     def update(
-        self, found: Sequence[ConfoundBatch], usable_LB: Tensor, position_BN: Tensor, ids_BN: Tensor | None
+        self,
+        found: Sequence[ConfoundBatch],
+        usable_LB: Tensor,
+        position_BN: Tensor,
+        ids_BN: Tensor | None,
+        first: int = 0,
     ) -> None:
-        """Add the residual layers of one batch; sequences with False in `usable_LB` are left out."""
-        device = usable_LB.device
+        """Add residual layers of one batch, from the one with index `first` on; all have tensors of one shape.
+
+        Sequences with False in `usable_LB` are left out.
+        """
+        device, rows = usable_LB.device, slice(first, first + len(found))
         values_LCB = torch.stack([item.cosines_CB.to(device) for item in found]).double()
         counted = usable_LB.unsqueeze(1) & values_LCB.isfinite()
-        self.count += counted.sum(dim=-1)
-        self.total += torch.where(counted, values_LCB, 0.0).sum(dim=-1)
-        self.sequences += usable_LB.sum(dim=-1)
+        self.count[rows] += counted.sum(dim=-1)
+        self.total[rows] += torch.where(counted, values_LCB, 0.0).sum(dim=-1)
+        self.sequences[rows] += usable_LB.sum(dim=-1)
         outlier_LBD = torch.stack([item.outlier_BD.to(device) for item in found]) & usable_LB.unsqueeze(-1)
         massive_LBN = torch.stack([item.massive_BN.to(device) for item in found]) & usable_LB.unsqueeze(-1)
-        self.dimensions += outlier_LBD.sum(dim=1)
+        self.dimensions[rows, : outlier_LBD.shape[2]] += outlier_LBD.sum(dim=1)
         if massive_LBN.any():
             hits = massive_LBN.flatten(1).long()
-            _count(self.positions, position_BN, hits)
+            _count(self.positions[rows], position_BN, hits)
             if ids_BN is not None and self.ids.shape[1]:
-                _count(self.ids, ids_BN, hits)
+                _count(self.ids[rows], ids_BN, hits)
 
     def compute(self) -> ConfoundState:
         """The states themselves; torchmetrics has reduced them over ranks by now."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from unsmooth.files import Saved, check_writable, finite, write_whole
 from unsmooth.scanning.parquet import parquet_bytes
+from unsmooth.scanning.profile import Profile, ProfileLine
 from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
 
 FORMAT = 1
@@ -44,16 +45,25 @@ def to_json(scan: Scan) -> dict[str, Any]:
         "notes": list(scan.notes),
         "complete": scan.complete,
         "healthy": scan.healthy,
-        "rows": [asdict(row) for row in scan.rows],
+        "rows": [row.columns() for row in scan.rows],
         "metrics": {name: asdict(card) for name, card in scan.metrics.items()},
         "sites": dict(scan.sites),
         "changes": {name: asdict(change) for name, change in scan.changes.items()},
+        "profiles": [asdict(profile) for profile in scan.profiles],
         "confounds": [asdict(confound) for confound in scan.confounds],
         "manifest": dict(scan.manifest),
         "baseline": None if scan.baseline is None else to_json(scan.baseline),
     }
+    if scan.stack:
+        content["stack"] = scan.stack
+    if scan.stacks:
+        # Their rows and profiles are among those above, and the manifest is the same.
+        content["stacks"] = [{key: to_json(part)[key] for key in _OF_A_STACK} for part in scan.stacks]
     result: dict[str, Any] = finite(content)
     return result
+
+
+_OF_A_STACK = ("stack", "name", "sentence", "notes", "complete", "healthy", "metrics", "sites", "changes", "confounds")
 
 
 def _nan_if_none(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -61,6 +71,18 @@ def _nan_if_none(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
 
 
 def _from_json(content: Mapping[str, Any]) -> Scan:
+    whole = _read_whole(content)
+    parts = []
+    for item in content.get("stacks", ()):
+        rows = tuple(row for row in whole.rows if row.stack == item["stack"])
+        profiles = tuple(profile for profile in whole.profiles if profile.stack == item["stack"])
+        part = _read_whole({**content, **item, "rows": (), "profiles": (), "baseline": None})
+        beside = [other for other in (whole.baseline.stacks if whole.baseline else ()) if other.stack == part.stack]
+        parts.append(replace(part, rows=rows, profiles=profiles, baseline=beside[0] if beside else None))
+    return replace(whole, stacks=tuple(parts))
+
+
+def _read_whole(content: Mapping[str, Any]) -> Scan:
     numbers = ("mean", "std", "ci_low", "ci_high")
     return Scan(
         name=content["name"],
@@ -72,13 +94,23 @@ def _from_json(content: Mapping[str, Any]) -> Scan:
             name: Change(**_nan_if_none(change, ("mean", "ci_low", "ci_high")))
             for name, change in content["changes"].items()
         },
+        profiles=tuple(_read_profile(item) for item in content.get("profiles", ())),
         confounds=tuple(_read_confound(item) for item in content["confounds"]),
         notes=tuple(content["notes"]),
         sentence=content["sentence"],
         baseline=None if content["baseline"] is None else _from_json(content["baseline"]),
         complete=content["complete"],
         healthy=content["healthy"],
+        stack=content.get("stack", ""),
     )
+
+
+def _read_profile(item: Mapping[str, Any]) -> Profile:
+    lines = []
+    for line in item["lines"]:
+        values = tuple(math.nan if value is None else value for value in line["values"])
+        lines.append(ProfileLine(line["layer"], tuple(line["at"]), values, line["sequences"]))
+    return Profile(**{**item, "lines": tuple(lines)})
 
 
 def _read_confound(item: Mapping[str, Any]) -> Confound:

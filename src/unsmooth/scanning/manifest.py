@@ -50,19 +50,22 @@ def combine_hashes(digests: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def describe_model(anatomy: Anatomy, model: nn.Module, device: torch.device) -> dict[str, Any]:
+def describe_model(stacks: Sequence[Anatomy], model: nn.Module, device: torch.device) -> dict[str, Any]:
     """Who the model is, by name and by content."""
+    blocks = {path: block for stack in stacks for path, block in stack.blocks.items()}
+    named = {stack.stack: len(stack.blocks) for stack in stacks if stack.stack}
     origin = origin_of(model)
     parameters = list(model.parameters())
     return {
         "id": origin.id if origin else None,
         "revision": origin.revision if origin else None,
         "class": type(model).__name__,
-        "host": anatomy.host.name,
-        "blocks": len(anatomy.blocks),
+        "host": ", ".join(dict.fromkeys(stack.host.name for stack in stacks)),
+        "blocks": len(blocks),
+        **({"stacks": named} if named else {}),
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
-        "remedies": describe_remedies(anatomy.blocks),
+        "remedies": describe_remedies(blocks),
         "weights_sha256": weight_hash(model),
         "device": _device_name(device),
     }

@@ -9,6 +9,7 @@ import torch
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.functional import METRICS, BoundMetric, parse_metric
+from unsmooth.models import Anatomy
 from unsmooth.scanning.calling import TOKEN_CHOICES, TokenChoice
 
 HEADLINE = "mean_cosine"
@@ -30,8 +31,8 @@ class Plan:
     name: str | None
 
 
-def check_metrics(names: Sequence[str] | None) -> list[BoundMetric]:
-    """Metrics by name, the O(nd) set for None."""
+def check_metrics(names: Sequence[str] | None, maps: bool = False) -> list[BoundMetric]:
+    """Metrics by name, the O(nd) set for None; those of attention maps only where `maps` are to be had."""
     if isinstance(names, str):
         names = [names]
     if names is None:
@@ -41,7 +42,7 @@ def check_metrics(names: Sequence[str] | None) -> list[BoundMetric]:
     if not bound:
         raise expected("at least one metric", "none", "metrics=None for the default set")
     for metric in bound:
-        if metric.metric.reads == "attention":
+        if metric.metric.reads == "attention" and not maps:
             raise UnsmoothError(
                 f"Expected a metric of token vectors but got {metric.name!r}, which reads attention maps. "
                 f"Try unsmooth.functional.{metric.metric.name}(maps, mask) on the maps themselves."
@@ -55,6 +56,13 @@ def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise expected("at least one site", "none", 'sites=("residual",)')
     return names
+
+
+def check_sites_of(stacks: Sequence[Anatomy], sites: Sequence[str]) -> None:
+    """Refuse a site that no stack has."""
+    for site in sites:
+        if not any(site in stack.sites for stack in stacks):
+            stacks[0].check_sites((site,))
 
 
 def check_tokens(tokens: str) -> TokenChoice:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source
+from unsmooth.scanning.gathering import merge_gatherings
 
 
 def world() -> tuple[int, int]:
@@ -41,14 +42,15 @@ def merge(collector: Collector, digests: dict[int, bytes]) -> list[bytes]:
     """Add the sums of all ranks up in place, and return the batch hashes of all ranks in order."""
     if world()[1] > 1:
         # Gathered as one object: a rank without a batch does not know the places yet and must still take part.
-        gathered: list[tuple[object, int, dict[int, bytes]] | None] = [None] * world()[1]
-        dist.all_gather_object(gathered, (collector.places, collector.dim, digests))
+        gathered: list[tuple[object, object, dict[int, bytes]] | None] = [None] * world()[1]
+        dist.all_gather_object(gathered, (collector.places, collector.dims, digests))
         parts = [part for part in gathered if part is not None]
         digests = {number: digest for _, _, found in parts for number, digest in found.items()}
-        layouts = [(places, dim) for places, dim, _ in parts if places]
+        layouts = [(places, dims) for places, dims, _ in parts if places]
         if collector.state is None and layouts:
             collector.start(*layouts[0])  # type: ignore[arg-type]
         for state in (collector.state, collector.confounds):
             if state is not None:
                 state.sync()
+        merge_gatherings(collector.gatherings)
     return [digests[number] for number in sorted(digests)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import expected, unknown_name
+from unsmooth.scanning.profile import Profile
 
 if TYPE_CHECKING:
     import altair
@@ -20,6 +21,8 @@ class Row:
 
     `std` is the sample standard deviation over sequences and `ci_low`, `ci_high` the 95 % Student-t interval of
     the mean; all three are NaN for fewer than two sequences. `tokens` counts the tokens measured in all sequences.
+    `stack` names the stack of a model that has several; layers count from 0 in each. `stage` is the stage of a model
+    that has stages, in which width and number of tokens change.
     """
 
     layer: int
@@ -31,6 +34,17 @@ class Row:
     ci_high: float
     sequences: int
     tokens: int
+    stack: str = ""
+    stage: int | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """By name; `stack` and `stage` only where there are several of them."""
+        every = asdict(self)
+        return {name: value for name, value in every.items() if name not in PLACES or value != PLACES[name]}
+
+
+PLACES: Mapping[str, Any] = {"stack": "", "stage": None}
+"""Columns that most models have no use for, and what stands for nothing in them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,8 @@ class MetricCard:
 
     `chance` is the value that independent isotropic tokens would give at the scanned lengths and width,
     None where there is no such value; `chance_note` says it in words. `rises_when_alike` says which way tokens that
-    become alike move it, None where that is not settled.
+    become alike move it, None where that is not settled. `unit` is what its values are of: means, deviations and
+    intervals are over sequences unless it says otherwise, and `sequences` of its rows counts those.
     """
 
     name: str
@@ -50,6 +65,7 @@ class MetricCard:
     chance_note: str
     degenerate: str
     rises_when_alike: bool | None
+    unit: str = "sequence"
 
 
 @dataclass(frozen=True)
@@ -109,12 +125,16 @@ class Scan:
         sites: Site name to its definition.
         manifest: Model id and weight hash, data hash, versions, device, dtype, seed.
         changes: Metric name to how it changes from the first to the last residual layer.
+        profiles: What is behind some metrics: spectra, histograms, one number for every two layers.
         confounds: Massive tokens and outlier dimensions by residual layer.
         notes: What a reader must know: sequences left out, NaN activations, an interruption.
         sentence: The finding in one sentence.
         baseline: The same architecture with random weights on the same data, where asked for.
         complete: False after an interruption.
         healthy: False where activations were NaN or Inf; `notes` says where.
+        stack: Which stack of the model this is about, where it has several.
+        stacks: One scan for each stack, where several were run: changes, confounds, chance and sentence are theirs, and
+            `rows` and `profiles` are those of all.
     """
 
     name: str
@@ -123,41 +143,87 @@ class Scan:
     sites: Mapping[str, str]
     manifest: Mapping[str, Any]
     changes: Mapping[str, Change] = field(default_factory=dict)
+    profiles: tuple[Profile, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     sentence: str = ""
     baseline: Scan | None = field(default=None, repr=False)
     complete: bool = True
     healthy: bool = True
+    stack: str = ""
+    stacks: tuple[Scan, ...] = field(default=(), repr=False)
+
+    @property
+    def parts(self) -> tuple[Scan, ...]:
+        """The scans of single stacks that this one is made of: itself, where there is one."""
+        return self.stacks or (self,)
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Layer numbers in order."""
         return tuple(sorted({row.layer for row in self.rows}))
 
-    def curve(self, metric: str | None = None, site: str = "residual") -> tuple[Row, ...]:
-        """The rows of one metric, by default the first, at one site, by layer."""
+    def curve(self, metric: str | None = None, site: str | None = None, stack: str | None = None) -> tuple[Row, ...]:
+        """The rows of one metric, by default the first, at one site, by layer.
+
+        The site is "residual" unless another is given, or the metric was not measured there. Where several stacks have
+        it, `stack` must say which.
+        """
         metric = metric or next(iter(self.metrics))
         if metric not in self.metrics:
             raise unknown_name("metric of this scan", metric, self.metrics)
+        site = site or self._usual_site(metric)
+        stacks = tuple(dict.fromkeys(row.stack for row in self.rows))
+        if stack is not None and stack not in stacks:
+            raise unknown_name("stack of this scan", stack, stacks)
         found = tuple(row for row in self.rows if row.metric == metric and row.site == site)
         if not found:
             sites = ", ".join(sorted({row.site for row in self.rows}))
             raise expected(f"a site of this scan ({sites})", repr(site), "scanning again with sites=(…)")
-        return found
+        if stack is None and len({row.stack for row in found}) > 1:
+            raise expected(f"one stack ({', '.join(stacks)})", "none", f'curve({metric!r}, stack="{stacks[0]}")')
+        return tuple(row for row in found if stack in (None, row.stack))
+
+    def _usual_site(self, metric: str) -> str:
+        measured = [row.site for row in self.rows if row.metric == metric]
+        return measured[0] if measured and "residual" not in measured else "residual"
+
+    def profile(self, metric: str, site: str | None = None, stack: str = "") -> Profile:
+        """The spectrum, histogram or layer × layer matrix behind a metric at one site.
+
+        Raises:
+            UnsmoothError: The metric has none, or was not measured there.
+        """
+        if metric not in self.metrics:
+            raise unknown_name("metric of this scan", metric, self.metrics)
+        site = site or self._usual_site(metric)
+        for profile in self.profiles:
+            if (profile.metric, profile.site, profile.stack) == (metric, site, stack):
+                return profile
+        known = ", ".join(f"{profile.metric} at {profile.site}" for profile in self.profiles) or "none"
+        raise expected(f"a metric with a profile ({known})", f"{metric} at {site}", "cosine_quantile or linear_cka")
 
     def to_frame(self) -> pandas.DataFrame:
-        """A tidy frame with one row per layer, site and metric."""
+        """A tidy frame with one row per layer, site and metric; also by `stack` and `stage` where there are several."""
         import pandas
 
-        columns = [column.name for column in fields(Row)]
-        return pandas.DataFrame([asdict(row) for row in self.rows], columns=columns)
+        rows = [row.columns() for row in self.rows]
+        used = [name for name in PLACES if any(name in row for row in rows)]
+        columns = used + [column.name for column in fields(Row) if column.name not in PLACES]
+        return pandas.DataFrame(rows, columns=columns)
 
-    def plot(self, metric: str | None = None, site: str = "residual") -> altair.LayerChart:
+    def plot(self, metric: str | None = None, site: str | None = None) -> altair.LayerChart:
         """The layer curve with its band, as an Altair chart: show it in a notebook, or ``.save("curve.svg")``."""
         from unsmooth.report import layer_chart
 
-        return layer_chart([self], metric or next(iter(self.metrics)), site)
+        metric = metric or next(iter(self.metrics))
+        return layer_chart([self], metric, site or self._usual_site(metric))
+
+    def plot_profile(self, metric: str, site: str | None = None, stack: str = "") -> altair.Chart:
+        """The profile behind a metric as a map of layers by axis, as an Altair chart."""
+        from unsmooth.report import profile_chart
+
+        return profile_chart(self.profile(metric, site, stack))
 
     def _repr_html_(self) -> str:
         from unsmooth.report import notebook_html

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from unsmooth.errors import expected
-from unsmooth.models import Anatomy, find_anatomy, load, origin_of, special_ids, with_random_weights
+from unsmooth.models import Anatomy, find_stacks, load, origin_of, special_ids, with_random_weights
 from unsmooth.models.spread import is_sharded
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     TokenChoice,
     as_inputs,
     call,
+    entry_of,
+    every_stack,
     moved,
     quiet_evaluation,
     select_tokens,
@@ -24,13 +27,14 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Preprocessing, Source, open_data, to_device
+from unsmooth.scanning.gathering import MapSums
 from unsmooth.scanning.in_step import batches_in_step
 from unsmooth.scanning.manifest import hash_batch
-from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens
+from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_sites_of, check_tokens
 from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import merge, own_batches, world
 from unsmooth.scanning.result import Scan
-from unsmooth.scanning.sentence import one_sentence
+from unsmooth.scanning.together import compared_with, marked_unfinished
 
 
 class ScanInterrupted(KeyboardInterrupt):
@@ -61,6 +65,9 @@ def scan(
     seed: int = 0,
 ) -> Scan:
     """Measure how alike the tokens of a Transformer are at every layer.
+
+    A model with several stacks (an encoder and a decoder, two towers) is measured in each, layers counted from 0. A
+    stack whose inputs the data does not have is left out, and a note says so.
 
     One forward pass in evaluation mode; hooks turn each tensor into a few sums where it is and are gone afterwards.
     Under ``torchrun`` with an initialised process group the batches are dealt out to the ranks and every rank
@@ -97,7 +104,7 @@ def scan(
         (0, 1, 2, 3)
     """
     plan = Plan(
-        metrics=check_metrics(metrics),
+        metrics=check_metrics(metrics, maps=True),
         sites=check_sites(sites),
         tokens=check_tokens(tokens),
         max_batches=check_at_least_one("max_batches", max_batches),
@@ -110,9 +117,9 @@ def scan(
     check_at_least_one("batch_size", batch_size)
     check_at_least_one("max_length", max_length)
     module = load(model) if isinstance(model, str) else model
-    anatomy = find_anatomy(module, blocks)
-    anatomy.check_sites(plan.sites)
-    how = preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length)
+    stacks = find_stacks(module, blocks)
+    check_sites_of(stacks, plan.sites)
+    how = preprocessing(module, stacks[0], tokenizer, image_processor, batch_size, max_length)
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
@@ -127,62 +134,95 @@ def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan, t
         other = _scan_once(random, source, plan, tokenizer, label="random weights")
     except ScanInterrupted:
         raise ScanInterrupted(replace(found, notes=(*found.notes, "Interrupted before the baseline."))) from None
-    compared = replace(found, baseline=other, notes=(*found.notes, *other.notes))
-    return replace(compared, sentence=one_sentence(compared))
+    return compared_with(found, other)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A stack, as the model is called, and what collects its numbers."""
+
+    anatomy: Anatomy
+    collector: Collector
 
 
 def _scan_once(module: nn.Module, source: Source, plan: Plan, tokenizer: Any | None, label: str) -> Scan:
-    anatomy = find_anatomy(module, plan.blocks)
-    core = transformers_core(module, anatomy)
+    stacks = find_stacks(module, plan.blocks)
+    core = transformers_core(module, *stacks)
     entry = module if core is None else core
-    anatomy = Anatomy(entry, anatomy.host, anatomy.blocks)
-    config = getattr(core, "config", None)
     with moved(module, plan.device) as device, quiet_evaluation(module, core):
-        collector = Collector(plan.metrics, int(getattr(config, "vocab_size", 0) or 0), device)
+        words, alone = _vocabulary(core), len(stacks) == 1
+        watched = [
+            _Watched(replace(stack, model=entry), Collector(plan.metrics, words, device, alone=alone))
+            for stack in stacks
+        ]
         digests: dict[int, bytes] = {}
         interrupted = False
         try:
-            _read_all(anatomy, core, source, plan, collector, digests, special_ids(module, tokenizer), label)
+            beside = every_stack(module, stacks)
+            _read_all(watched, core, beside, source, plan, digests, special_ids(module, tokenizer), label)
         except KeyboardInterrupt:
             interrupted = True
-        in_order = [digests[number] for number in sorted(digests)] if interrupted else merge(collector, digests)
-        if interrupted and collector.state is None:
+        in_order = [digests[number] for number in sorted(digests)]
+        if not interrupted:
+            for one in watched:
+                in_order = merge(one.collector, digests)
+        if interrupted and all(one.collector.state is None for one in watched):
             raise ScanInterrupted(None)
-        result = assemble(collector, anatomy, module, source, in_order, plan, tokenizer)
+        found = [(one.anatomy, one.collector) for one in watched]
+        result = assemble(found, module, source, in_order, plan, tokenizer)
     if interrupted:
         note = f"Interrupted after {len(digests)} batches: the numbers are those of what was read."
-        raise ScanInterrupted(replace(result, complete=False, notes=(note, *result.notes)))
+        raise ScanInterrupted(marked_unfinished(result, note))
     return result
 
 
 def _read_all(
-    anatomy: Anatomy,
+    watched: Sequence[_Watched],
     core: nn.Module | None,
+    stacks: Sequence[Anatomy],
     source: Source,
     plan: Plan,
-    collector: Collector,
     digests: dict[int, bytes],
     special: frozenset[int],
     label: str,
 ) -> None:
     rank, size = world()
+    model, device = watched[0].anatomy.model, watched[0].collector.device
     total = source.batches if plan.max_batches is None else min(source.batches or plan.max_batches, plan.max_batches)
     share = None if total is None else (total if source.sharded else -(-(total - rank) // size))
-    with (
-        anatomy.watch(collector, plan.sites) as watch,
-        progress_bar(label, share, enabled=plan.progress and rank == 0) as advance,
-    ):
-        collector.watch = watch
-        read = batches_in_step if is_sharded(anatomy.model) else own_batches
+    with ExitStack() as hooks:
+        for one in watched:
+            sites = [site for site in plan.sites if site in one.anatomy.sites]
+            one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
+            hooks.enter_context(_watch_maps(one.anatomy, one.collector))
+        advance = hooks.enter_context(progress_bar(label, share, enabled=plan.progress and rank == 0))
+        read = batches_in_step if is_sharded(model) else own_batches
         for number, batch in read(source, plan.max_batches):
-            inputs = as_inputs(batch, core)
-            collector.begin(select_tokens(inputs, plan.tokens, special, anatomy.host.prefix_tokens(anatomy.model)))
-            call(anatomy.model, to_device(inputs, collector.device))
+            entry, inputs = entry_of(model, stacks, as_inputs(batch, core))
+            for one in watched:
+                tokens = (special, one.anatomy.prefix_tokens, one.anatomy.reads)
+                one.collector.begin(select_tokens(inputs, plan.tokens, *tokens))
+            call(entry, to_device(inputs, device))
             if number is None:
                 continue  # run for the sake of other ranks
-            collector.end(number)
+            for one in watched:
+                if one.collector.touched or len(watched) == 1:
+                    one.collector.end(number)
             digests[number] = hash_batch(batch)
             advance()
+
+
+def _vocabulary(core: nn.Module | None) -> int:
+    config = getattr(core, "config", None)
+    return int(getattr(getattr(config, "text_config", config), "vocab_size", 0) or 0)
+
+
+def _watch_maps(anatomy: Anatomy, collector: Collector) -> AbstractContextManager[None]:
+    """Show the collector attention maps, if a metric reads them: they cost batch·heads·tokens² numbers a layer."""
+    for gathering in collector.gatherings:
+        if isinstance(gathering, MapSums):
+            return anatomy.watch_attention(collector.see_maps, gathering.no_map)
+    return nullcontext()
 
 
 def preprocessing(
@@ -209,7 +249,7 @@ def preprocessing(
 
 def _position_limit(config: Any) -> int | None:
     """How many tokens the model's positions allow; RoBERTa and MPNet keep two rows of theirs for padding."""
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = getattr(getattr(config, "text_config", config), "max_position_embeddings", None)
     if not isinstance(limit, int):
         return None
     offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "mpnet") else 0

@@ -14,7 +14,8 @@ def one_sentence(scan: Scan) -> str:
     """
     metric = next(iter(scan.metrics))
     change = scan.changes.get(metric) or Change(math.nan, math.nan, math.nan, 0)
-    site = "residual" if any(row.site == "residual" for row in scan.rows) else scan.rows[0].site
+    sites = [row.site for row in scan.rows if row.metric == metric] or [row.site for row in scan.rows]
+    site = "residual" if "residual" in sites else sites[0]
     curve = [row for row in scan.rows if row.metric == metric and row.site == site and row.sequences]
     if len(curve) < 2:
         return f"Too few layers with finite numbers to say whether tokens of {scan.name} grow more or less alike."
@@ -53,6 +54,8 @@ def _direction(card: MetricCard, first: Row, last: Row, change: Change) -> str:
 def _interval(change: Change) -> str:
     if change.sequences < 2:
         return " (one sequence, so without an interval)"
+    if math.isnan(change.ci_low):
+        return f" (change {_signed(change.mean)})"
     return f" (change {_signed(change.mean)}, 95 % interval {_signed(change.ci_low)} to {_signed(change.ci_high)})"
 
 

@@ -1,6 +1,6 @@
 """Sums over sequences, and nothing else: what a scan keeps while it runs, reducible over ranks.
 
-Shape suffixes: K (layer, site) places, M metrics, B sequences of a batch, L residual layers, D dimensions.
+Shape suffixes: K (layer, site) places, S stages, M metrics, B sequences of a batch, L residual layers, D dimensions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ LENGTH_BINS = 131_072
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor was seen."""
+    """Where a tensor was seen; places of one stage have tensors of one shape."""
 
     layer: int
     site: str
+    stage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ScanState(Metric):
     lengths: Tensor
     short: Tensor
 
-    def __init__(self, places: int, metrics: int) -> None:
+    def __init__(self, places: int, metrics: int, stages: int = 1) -> None:
         super().__init__()
         grid = torch.zeros(places, metrics, dtype=torch.float64)
         row, column = torch.zeros(metrics, dtype=torch.float64), torch.zeros(places, dtype=torch.float64)
@@ -67,7 +68,7 @@ class ScanState(Metric):
         for name in ("tokens", "zero_tokens", "nonfinite"):
             self.add_state(name, column.clone(), dist_reduce_fx="sum")
         self.add_state("first_nonfinite", torch.full_like(column, math.inf), dist_reduce_fx="min")
-        self.add_state("lengths", torch.zeros(LENGTH_BINS, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("lengths", torch.zeros(stages, LENGTH_BINS, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("short", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(
@@ -75,7 +76,8 @@ class ScanState(Metric):
         values_KMB: Tensor,
         finite_KB: Tensor,
         zeros_KB: Tensor,
-        lengths_B: Tensor,
+        lengths_SB: Tensor,
+        stage_K: Tensor,
         batch: int,
         ends: tuple[int, int] | None,
     ) -> None:
@@ -85,30 +87,32 @@ class ScanState(Metric):
             values_KMB: Per-sequence values.
             finite_KB: Whether a sequence's activations at a place were free of NaN and Inf.
             zeros_KB: Tokens without direction.
-            lengths_B: Tokens measured per sequence; sequences of fewer than two are left out everywhere.
+            lengths_SB: Tokens measured per sequence; sequences of fewer than two are left out of their stage.
+            stage_K: The stage of each place, from 0.
             batch: Number of the batch, for naming the first bad one.
             ends: Indices of the first and last residual layer, whose paired difference is kept.
         """
         values = values_KMB.double()
-        usable_B = lengths_B >= 2
-        usable_KB = finite_KB & usable_B
+        usable_SB = lengths_SB >= 2
+        lengths_KB, enough_KB = lengths_SB[stage_K], usable_SB[stage_K]
+        usable_KB = finite_KB & enough_KB
         # A metric may be undefined (HFC/LFC of centred tokens) where the activations are fine.
         counted = usable_KB.unsqueeze(1) & values.isfinite()
         kept = torch.where(counted, values, 0.0)
         self.count += counted.sum(dim=-1)
         self.total += kept.sum(dim=-1)
         self.square += kept.square().sum(dim=-1)
-        self.tokens += (usable_KB * lengths_B).sum(dim=-1)
+        self.tokens += (usable_KB * lengths_KB).sum(dim=-1)
         self.zero_tokens += (usable_KB * zeros_KB).sum(dim=-1)
-        bad_K = (~finite_KB & usable_B).sum(dim=-1)
+        bad_K = (~finite_KB & enough_KB).sum(dim=-1)
         self.nonfinite += bad_K
         self.first_nonfinite = torch.minimum(
             self.first_nonfinite,
             torch.where(bad_K > 0, float(batch), math.inf).to(self.first_nonfinite.dtype),
         )
-        self.short += (~usable_B).sum()
-        bins = lengths_B.long().clamp_max(LENGTH_BINS - 1)
-        self.lengths.scatter_add_(0, bins, usable_B.double())
+        self.short += (~usable_SB[0]).sum()
+        bins = lengths_SB.long().clamp_max(LENGTH_BINS - 1)
+        self.lengths.scatter_add_(1, bins, usable_SB.double())
         if ends is not None:
             first, last = ends
             both = counted[first] & counted[last]
@@ -121,10 +125,10 @@ class ScanState(Metric):
         """The states themselves; torchmetrics has reduced them over ranks by now."""
         return self
 
-    def length_counts(self) -> dict[int, int]:
-        """Number of tokens to number of sequences that had so many."""
-        present = self.lengths.nonzero().flatten()
-        return {int(length): int(self.lengths[length]) for length in present}
+    def length_counts(self, stage: int = 0) -> dict[int, int]:
+        """Number of tokens to number of sequences that had so many in a stage."""
+        counts = self.lengths[stage]
+        return {int(length): int(counts[length]) for length in counts.nonzero().flatten()}
 
     def summary(self, place: int, metric: int) -> Summary:
         """Mean and interval of one number."""
