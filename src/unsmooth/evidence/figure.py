@@ -61,6 +61,7 @@ class Panel:
         log_x: Whether the first axis is logarithmic.
         log_y: Whether the second is.
         reference: A value of y to draw a thin line at.
+        ordered: Whether the series are steps of one thing, such as layers: they are then drawn in a ramp of colours.
     """
 
     title: str
@@ -70,6 +71,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     reference: float | None = None
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
