@@ -205,7 +205,7 @@ def test_loaders_with_labels_and_max_batches():
     [
         ({"metrics": ["mean_cosin"]}, "Did you mean 'mean_cosine'"),
         ({"metrics": ["mean_cosine(absolut=True)"]}, "Its options: absolute, with_self"),
-        ({"metrics": ["attention_entropy"]}, "reads attention maps"),
+        ({"metrics": ["attention_entropy"]}, "pattern blocks, whose attention is not known"),
         ({"metrics": []}, "at least one metric"),
         ({"sites": ["residul"]}, "Did you mean 'residual'"),
         ({"sites": ["mlp"]}, "a site that pattern blocks have"),

@@ -40,7 +40,7 @@ def test_conditions(scan, text, holds):
         ("mean_cosine@last=0.5", "a condition"),
         ("mean_cosine@9>0.5", "a layer from 0 to 2"),
         ("effective_rank@last>0.5", "a known metric of this scan"),
-        ("mean_cosine@last:mlp>0.5", "a site of this scan"),
+        ("mean_cosine@last:mlp>0.5", "a site where"),
     ],
 )
 def test_bad_conditions_say_what_to_write(scan, text, message):

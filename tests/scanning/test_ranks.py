@@ -21,7 +21,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 texts = open(sys.argv[2]).read().split("\\n")
 found = unsmooth.scan(load(sys.argv[1]), texts, batch_size=int(sys.argv[4]), progress=False,
-                      metrics=["mean_cosine", "token_diversity", "effective_rank", "escalation_rate"],
+                      metrics=sys.argv[5].split("; "),
                       sites=("residual", "mlp"))
 if dist.get_rank() == 0:
     found.save(sys.argv[3])
@@ -29,11 +29,25 @@ dist.destroy_process_group()
 """
 
 
+METRICS = [
+    "mean_cosine",
+    "token_diversity",
+    "effective_rank",
+    "escalation_rate",
+    "self_similarity(contexts=2)",
+    "maximum_explainable_variance(contexts=2)",
+    "random_pair_cosine",
+    "cosine_quantile",
+    "linear_cka",
+    "head_similarity",
+]
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 16], ids=["many batches", "uneven batches", "one rank has none"])
 def test_two_processes_equal_one(bert_folder: Path, texts: list[str], tmp_path: Path, batch_size: int):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "texts").write_text("\n".join(texts))
-    words = ["program.py", str(bert_folder), "texts", "out", str(batch_size)]
+    words = ["program.py", str(bert_folder), "texts", "out", str(batch_size), "; ".join(METRICS)]
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *words],
         cwd=tmp_path,
@@ -48,7 +62,7 @@ def test_two_processes_equal_one(bert_folder: Path, texts: list[str], tmp_path: 
         texts,
         batch_size=batch_size,
         progress=False,
-        metrics=["mean_cosine", "token_diversity", "effective_rank", "escalation_rate"],
+        metrics=METRICS,
         sites=("residual", "mlp"),
     )
     one, two = alone.to_frame(), together.to_frame()
@@ -56,6 +70,9 @@ def test_two_processes_equal_one(bert_folder: Path, texts: list[str], tmp_path: 
     assert list(one["tokens"]) == list(two["tokens"])
     for column in ("mean", "std", "ci_low", "ci_high"):
         np.testing.assert_allclose(two[column], one[column], atol=1e-6)
+    assert any(row.metric.startswith("self_similarity") and row.sequences > 3 for row in together.rows)
+    for profile, other in zip(alone.profiles, together.profiles, strict=True):
+        np.testing.assert_allclose(other.to_frame(), profile.to_frame(), atol=1e-6)
     assert together.manifest["processes"] == 2
     assert together.manifest["data"] == json.loads(json.dumps(alone.manifest["data"]))
     assert together.changes["mean_cosine"].mean == pytest.approx(alone.changes["mean_cosine"].mean, abs=1e-6)

@@ -20,7 +20,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _FORM = re.compile(
-    r"^\s*(?P<metric>\w+(?:\([^)]*\))?)\s*"
+    r"^\s*(?P<metric>\w+(?:\((?:[^()]|\([^()]*\))*\))?)\s*"
     r"(?:@\s*(?:(?P<stack>[A-Za-z_][\w.]*)\s*:\s*)?(?P<layer>first|last|any|\d+)\s*(?::\s*(?P<site>\w+))?)?\s*"
     r"(?P<operator>>=|<=|>|<)\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?:\s+for\s+(?P<steps>\d+)\s+steps?)?\s*$"

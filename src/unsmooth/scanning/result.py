@@ -178,8 +178,8 @@ class Scan:
             raise unknown_name("stack of this scan", stack, stacks)
         found = tuple(row for row in self.rows if row.metric == metric and row.site == site)
         if not found:
-            sites = ", ".join(sorted({row.site for row in self.rows}))
-            raise expected(f"a site of this scan ({sites})", repr(site), "scanning again with sites=(…)")
+            sites = ", ".join(sorted({row.site for row in self.rows if row.metric == metric})) or "none"
+            raise expected(f"a site where {metric} was measured ({sites})", repr(site), "another of this scan's sites")
         if stack is None and len({row.stack for row in found}) > 1:
             raise expected(f"one stack ({', '.join(stacks)})", "none", f'curve({metric!r}, stack="{stacks[0]}")')
         return tuple(row for row in found if stack in (None, row.stack))
