@@ -41,14 +41,14 @@ def forgotten():
     ],
 )
 def test_the_same_bits_and_no_more_graphs(how, watched, probe):
-    plain = make()
+    plain = make(depth=1)
     called = compiled(plain, how)
     without = train(plain, called=called)
     graphs = counters["stats"]["unique_graphs"]
     torch._dynamo.reset()
     counters.clear()
 
-    model = make()
+    model = make(depth=1)
     batch = torch.ones(3, TOKENS, DIM) if probe == "given" else probe
     if how == "after":
         monitor = Monitor(model, every=2, probe=batch, sinks=())
@@ -68,7 +68,7 @@ def test_the_same_bits_and_no_more_graphs(how, watched, probe):
 
 def test_calls_that_are_not_seen_are_told_of_and_a_batch_may_be_offered(caplog):
     for offered in (False, True):
-        model = make()
+        model = make(depth=1)
         called = compiled(model, "after")
         with Monitor(model, every=2, sinks=()) as monitor:
             if offered:

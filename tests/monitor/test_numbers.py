@@ -65,24 +65,26 @@ def test_training_passes_are_read_with_their_dropout_on_the_whole_batch():
 
 
 @pytest.mark.parametrize("probe", ["first", None], ids=["probe", "training passes"])
-def test_padding_and_special_tokens_of_a_hugging_face_model_with_a_head(bert_folder, probe):
+@pytest.mark.parametrize("tokens", ["content", "all"])
+def test_padding_and_special_tokens_of_a_hugging_face_model_with_a_head(bert_folder, probe, tokens):
     from transformers import BertForMaskedLM
 
     model = BertForMaskedLM.from_pretrained(bert_folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model.train()
+    model.config.cls_token_id = 2
     ids = torch.randint(5, 20, (8, 9))
     mask = torch.ones_like(ids)
     mask[:, 6:] = 0
-    ids[:, 0] = 2  # [CLS]
-    monitor = Monitor(model, every=1, probe=probe, sinks=(), metrics=["mean_cosine"], sequences=8)
+    ids[:, 0] = 2
+    monitor = Monitor(model, every=1, probe=probe, sinks=(), metrics=["mean_cosine"], sequences=8, tokens=tokens)
     monitor.begin()
     seen = seen_by_hooks(
         model.bert.encoder.layer, lambda: model(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
     )
     monitor.step()
     monitor.close()
-    content = slice(0, 6) if model.config.pad_token_id is None else slice(0, 6)
-    expected = [np.mean([mean_cosine(x[content]) for x in layer]) for layer in seen]
+    measured = slice(1 if tokens == "content" else 0, 6)
+    expected = [np.mean([mean_cosine(x[measured]) for x in layer]) for layer in seen]
     np.testing.assert_allclose([row.mean for row in monitor.last.curve()], expected, atol=1e-5)
 
 
