@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.apart import run_checks
+from tests.apart import PATIENCE, run_checks
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import load
 from unsmooth.models.timm_models import read_name
 
 
+@pytest.mark.timeout(PATIENCE + 60)
 def test_with_timm() -> None:
     run_checks("timm", "timm", "tests/models/timm_checks.py")
 

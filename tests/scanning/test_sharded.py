@@ -16,6 +16,8 @@ import torch
 import unsmooth
 from unsmooth.models import load, value_projection, weight_hash
 
+pytestmark = pytest.mark.timeout(900)
+
 # Five texts in batches of two: three batches, so that in the second round one process has none.
 PROGRAM = """
 import json, sys, torch, torch.distributed as dist
@@ -83,7 +85,7 @@ def sharded(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=840,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -19,6 +19,7 @@ from unsmooth.explaining.rules import RULES, LayerInput
 from unsmooth.explaining.weights import Weights, branch_scale, rebuilding_error, stream_scale
 from unsmooth.functional import escalation_rate, mean_cosine
 from unsmooth.models import row_sum_error
+from unsmooth.models.stored import is_quantised
 
 # Attention whose rows are further from 1 than this has another theory.
 ROW_SUM_TOLERANCE = 1e-3
@@ -195,7 +196,7 @@ class Evidence:
         if weights.values is None or not {"attention", "normed"} <= set(layer.sites):
             return True
         found.rebuilt = rebuilding_error(weights.values, layer.maps_BHNN, layer.sites, real_BN)
-        exact = layer.sites["input"].dtype in (torch.float32, torch.float64)
+        exact = layer.sites["input"].dtype in (torch.float32, torch.float64) and not is_quantised(layer.block)
         if not found.rebuilt <= (REBUILT if exact else REBUILT_IN_HALF):
             self.notes[_not_rebuilt(number, found.rebuilt, weights.values.unseen)] = None
             return False

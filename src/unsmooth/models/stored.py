@@ -65,6 +65,18 @@ def parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from parts(f"{name}.{inside}", getattr(tensor, inside))
 
 
+def is_quantised(module: nn.Module) -> bool:
+    """Whether a linear map in `module` keeps its weight in fewer bits, and may round what it reads as well.
+
+    >>> is_quantised(nn.Linear(2, 2))
+    False
+    """
+    return any(
+        _row_scaled(inner) is not None or any(map(_is_quantised, inner.parameters(recurse=False)))
+        for inner in module.modules()
+    )
+
+
 def hooks_of(module: nn.Module) -> tuple[Any, ...]:
     """The hooks that accelerate has put on a module."""
     hook = getattr(module, "_hf_hook", None)
