@@ -31,7 +31,10 @@ def special_ids(model: nn.Module, tokenizer: Any | None = None) -> frozenset[int
     if tokenizer is not None:
         return _of_tokenizer(tokenizer)
     inner = unwrapped(model)
-    return _named_in(getattr(inner, "config", None)) | _named_in(getattr(inner, "generation_config", None))
+    config = getattr(inner, "config", None)
+    # Models of images and texts name them in a part of their configuration.
+    parts = (config, getattr(config, "text_config", None), getattr(inner, "generation_config", None))
+    return frozenset().union(*map(_named_in, parts))
 
 
 def _of_tokenizer(tokenizer: Any) -> frozenset[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from unsmooth.functional import BoundMetric
-from unsmooth.models import Anatomy, find_anatomy, special_ids
+from unsmooth.models import find_anatomy, special_ids
 from unsmooth.models.remedied import describe_remedies
 from unsmooth.monitor.batch import fitting, shortened
 from unsmooth.scanning.calling import TokenChoice, as_inputs, call, quiet_evaluation, select_tokens, transformers_core
@@ -49,7 +50,7 @@ class Probe:
         found.check_sites(sites)
         self.model, self.core = model, transformers_core(model, found)
         self.entry = model if self.core is None else self.core
-        self.anatomy = Anatomy(self.entry, found.host, found.blocks)
+        self.anatomy = replace(found, model=self.entry)
         self.metrics, self.sites, self.tokens = metrics, sites, tokens
         self._special = special_ids(model, None)
         # A remedy may bring weights into their exact form for evaluation; of others that is seen at the first look.
@@ -72,8 +73,8 @@ class Probe:
     def begin(self, collector: Collector, batch: RawBatch) -> RawBatch:
         """Have a collector expect the tokens of a batch; returns what to call the model with."""
         inputs = as_inputs(batch, self.core)
-        prefix = self.anatomy.host.prefix_tokens(self.anatomy.model)
-        collector.begin(select_tokens(inputs, self.tokens, self._special, prefix))
+        stack = (self.anatomy.prefix_tokens, self.anatomy.reads)
+        collector.begin(select_tokens(inputs, self.tokens, self._special, *stack))
         return inputs
 
     def __call__(self, batch: RawBatch) -> Collector:

@@ -1,0 +1,85 @@
+"""Explanations of one stack of several, and of one stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import unsmooth
+from tests.models.stack_entries import STACK_ENTRIES
+from unsmooth.errors import UnsmoothError
+
+BY_NAME = {entry.name: entry for entry in STACK_ENTRIES}
+# Not asked for: how a block reacts to small changes takes long and is tested elsewhere.
+QUICK: dict[str, Any] = {"jacobian": False, "progress": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "part", "fields"),
+    [
+        ("t5-relu", "encoder.block.*", "encoder", ("input_ids", "attention_mask")),
+        ("clip", "vision_model.encoder.layers.*", "vision_model", ("pixel_values",)),
+        ("clip", "text_model.encoder.layers.*", "text_model", ("input_ids", "attention_mask")),
+        ("siglip", "text_model.encoder.layers.*", "text_model", ("input_ids", "attention_mask")),
+        ("whisper", "encoder.layers.*", "encoder", ("input_features",)),
+    ],
+)
+def test_one_stack_of_a_model_is_explained_as_if_it_were_alone(
+    name: str, blocks: str, part: str, fields: tuple[str, ...]
+) -> None:
+    entry = BY_NAME[name]
+    model = entry.model()
+    data = {field: entry.batch()[field] for field in fields}
+    alone = unsmooth.explain(model.get_submodule(part), data, **QUICK)
+    within = unsmooth.explain(model, data, blocks=blocks, **QUICK)
+    assert not within.notes
+    assert len(within.layers) == len(alone.layers)
+    for layer, other in zip(within.layers, alone.layers, strict=True):
+        assert layer.verdict == other.verdict != "undecided"
+        assert layer.measured == pytest.approx(other.measured, abs=1e-9)
+        assert layer.predicted == pytest.approx(other.predicted, abs=1e-6)
+        assert layer.breakdown is not None
+        assert layer.breakdown.total == pytest.approx(layer.measured, abs=1e-6)
+
+
+def test_the_padding_of_an_encoder_is_its_own() -> None:
+    entry = BY_NAME["t5-relu"]
+    model, batch = entry.model(), entry.batch()
+    both = unsmooth.explain(model, batch, blocks="encoder.block.*", **QUICK)
+    texts = {field: batch[field] for field in ("input_ids", "attention_mask")}
+    alone = unsmooth.explain(model, texts, blocks="encoder.block.*", **QUICK)
+    assert [one.measured for one in both.layers] == pytest.approx([one.measured for one in alone.layers], abs=1e-9)
+
+
+def test_several_stacks_are_not_explained_as_one() -> None:
+    with pytest.raises(UnsmoothError, match=r"Try blocks='encoder.block.\*'"):
+        unsmooth.explain(BY_NAME["t5-relu"].model(), **QUICK)
+
+
+def test_what_cross_attention_does_is_not_explained() -> None:
+    with pytest.raises(UnsmoothError, match="t5 blocks with cross-attention"):
+        unsmooth.explain(BY_NAME["t5-relu"].model(), blocks="decoder.block.*", **QUICK)
+
+
+def test_stages_are_explained_one_at_a_time() -> None:
+    entry = BY_NAME["swin-shifted"]
+    model = entry.model()
+    assert len(unsmooth.explain(model, **QUICK).layers) == 5
+    with pytest.raises(
+        UnsmoothError, match=r"3 stages of swin.*Try one stage, such as blocks='encoder.layers.0.blocks"
+    ):
+        unsmooth.explain(model, entry.batch(), **QUICK)
+    found = unsmooth.explain(model, entry.batch(), blocks="encoder.layers.1.blocks.*", **QUICK)
+    (note,) = found.notes
+    assert "as windows" in note
+    whole = unsmooth.scan(model, entry.batch(), metrics=["token_similarity"], progress=False).curve()
+    # Layer 3 is compared with what enters its stage, layer 4 with layer 3.
+    assert found.layers[1].measured == pytest.approx(whole[4].mean - whole[3].mean, abs=1e-5)
+
+
+def test_a_window_as_large_as_the_image_is_plain_attention() -> None:
+    entry = BY_NAME["swin-shifted"]
+    found = unsmooth.explain(entry.model(), entry.batch(), blocks="encoder.layers.2.blocks.*", **QUICK)
+    assert not found.notes
+    assert found.layers[0].predicted
