@@ -30,7 +30,7 @@ class Check:
 
     def __str__(self) -> str:
         said = f"{self.state:<8}{self.name}" + (f": {self.found}" if self.found else "")
-        return said + (f". Try {self.hint}" if self.hint else "")
+        return said.rstrip(".") + (f". Try {self.hint}" if self.hint else "")
 
 
 CORE = "core"
