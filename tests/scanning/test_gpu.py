@@ -15,6 +15,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
 ]
 METRICS = ["mean_cosine", "token_diversity", "rank_one_residual", "effective_rank", "escalation_rate", "isoscore"]
+WIDER = [
+    "self_similarity(contexts=2)",
+    "maximum_explainable_variance(contexts=2)",
+    "random_pair_cosine",
+    "cosine_quantile",
+    "linear_cka",
+    "head_similarity",
+    "relative_log_amplitude(grid=(1, 2))",
+]
 SITES = ("residual", "normed", "attention", "mid", "mlp")
 
 
@@ -32,6 +41,17 @@ def test_the_gpu_gives_the_numbers_of_the_cpu(bert_folder, texts):
         assert b.outlier_dimensions == a.outlier_dimensions
     assert there.manifest["data"]["sha256"] == here.manifest["data"]["sha256"]
     assert there.manifest["model"]["weights_sha256"] == here.manifest["model"]["weights_sha256"]
+
+
+def test_metrics_beyond_one_sequence_on_the_gpu(bert_folder, texts):
+    """The texts have two content tokens each, so that these lie on a grid."""
+    model, pairs = load(str(bert_folder)), [" ".join(text.split()[:2]) for text in texts]
+    here = unsmooth.scan(model, pairs, metrics=WIDER, batch_size=2, progress=False)
+    there = unsmooth.scan(model, pairs, metrics=WIDER, batch_size=2, device="cuda", progress=False)
+    for column in ("mean", "std"):
+        np.testing.assert_allclose(there.to_frame()[column], here.to_frame()[column], atol=2e-5, rtol=2e-5)
+    for one, two in zip(here.profiles, there.profiles, strict=True):
+        np.testing.assert_allclose(two.to_frame(), one.to_frame(), atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

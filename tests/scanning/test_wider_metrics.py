@@ -187,6 +187,20 @@ def test_a_grid_may_be_given_where_there_is_no_image() -> None:
     assert found.curve(name)[0].mean == pytest.approx(np.mean(want), abs=1e-5)
 
 
+def test_a_given_grid_is_of_the_measured_tokens(bert: nn.Module) -> None:
+    """Padding and special tokens are not on it; a text of another length has no value."""
+    texts = ["a dog sat on the cat while one mat", "one dog run past while rain fell over hills", "the cat sat"]
+    tokenizer = bert.unsmooth_origin.tokenizer
+    found = unsmooth.scan(bert, texts, metrics=["relative_log_amplitude(grid=(3, 3))"], progress=False)
+    want = []
+    for text in texts[:2]:
+        with torch.no_grad():
+            last = bert(**tokenizer([text], return_tensors="pt")).last_hidden_state
+        want.append(references.relative_log_amplitude(last[0, 1:-1].double().numpy(), (3, 3)))
+    assert found.curve()[-1].sequences == 2
+    assert found.curve()[-1].mean == pytest.approx(np.mean(want), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("metric", "data", "message"),
     [

@@ -118,10 +118,11 @@ class Collector:
         """The tensor for metrics that need more than its measured tokens."""
         selection = self._selection
         words_BN = None if selection.ids_BN is None else selection.ids_BN[:, selection.window]
+        if selection.image is None:
+            return Seen(place, tokens, words_BN, patches=tokens)
         same = tokens.mask_BN is None and tokens.input_BND.shape[1] == tensor.shape[1] - selection.prefix
         patches = tokens if same else Tokens(tensor[:, selection.prefix :])
-        grid = None if selection.image is None else grid_of_image(patches.input_BND.shape[1], selection.image)
-        return Seen(place, tokens, words_BN, patches, grid)
+        return Seen(place, tokens, words_BN, patches, grid_of_image(patches.input_BND.shape[1], selection.image))
 
     def _value(self, metric: BoundMetric, seen: Seen) -> Tensor:
         """What is NaN is not counted: the first layer of a site or stage has no layer before it of its shape."""

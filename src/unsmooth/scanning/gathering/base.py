@@ -29,7 +29,7 @@ class Seen:
         place: Where it was seen.
         tokens: Its measured tokens, with the sums that metrics share filled in.
         words_BN: Ids of the same tokens, where there are ids.
-        patches: All tokens but those that the model put in front; `tokens` itself where these are the same.
+        patches: Of images all tokens but those that the model put in front; else `tokens`.
         grid: Height and width of an image in patches, where they fill one.
     """
 
