@@ -15,7 +15,7 @@ import torch
 from tests.monitor.training import DIM, TOKENS, make
 from unsmooth import Monitor
 
-PROGRAM = '''
+PROGRAM = """
 import json, sys, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -77,7 +77,11 @@ for kind in ("ddp", "fsdp"):
     len_of[kind] = hooks(model)
 found = {}
 for kind, probe, remedy in (
-    ("ddp", "given", None), ("ddp", None, None), ("fsdp", "given", None), ("fsdp", None, None), ("fsdp", "given", "sharpen"),
+    ("ddp", "given", None),
+    ("ddp", None, None),
+    ("fsdp", "given", None),
+    ("fsdp", None, None),
+    ("fsdp", "given", "sharpen"),
 ):
     if remedy:
         len_of = dict.fromkeys(len_of, None)
@@ -94,7 +98,7 @@ for kind, probe, remedy in (
 with open(f"{rank}.json", "w") as file:
     json.dump(found, file)
 dist.destroy_process_group()
-'''
+"""
 
 
 @pytest.fixture(scope="module")

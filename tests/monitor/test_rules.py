@@ -55,9 +55,10 @@ def test_a_rule_that_is_none_is_told_of_and_left_out(given, message, caplog):
         Rule.of(given)
     with pytest.raises(UnsmoothError, match=message):
         Monitor(make(), rules=[given], strict=True)
-    with caplog.at_level(logging.WARNING), Monitor(
-        make(), rules=[given, "mean_cosine > -2"], sinks=(), probe=torch.randn(2, TOKENS, DIM)
-    ) as monitor:
+    with (
+        caplog.at_level(logging.WARNING),
+        Monitor(make(), rules=[given, "mean_cosine > -2"], sinks=(), probe=torch.randn(2, TOKENS, DIM)) as monitor,
+    ):
         assert len(monitor.alarms) == 1
     assert len([one for one in caplog.records if "does without" in one.message]) == 1
     assert all("\n" not in one.message for one in caplog.records)

@@ -23,7 +23,7 @@ def lines(caplog):
     ("options", "message"),
     [
         ({"metrics": ["mean_cosin"]}, "Did you mean 'mean_cosine'"),
-        ({"metrics": ["attention_entropy"]}, "reads attention maps"),
+        ({"metrics": ["attention_entropy"]}, "which reads attention"),
         ({"sites": ["nowhere"]}, "a known site"),
         ({"probe": "last"}, 'a batch, "first" or None as probe'),
         ({"blocks": "nothing.*"}, "modules that match"),

@@ -21,6 +21,7 @@ from unsmooth.cli.ls import ls
 from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
 from unsmooth.cli.train import train
+from unsmooth.cli.watch import watch
 from unsmooth.plugins import PluginWarning
 
 EXIT_FOUND = 1
@@ -43,6 +44,7 @@ app.command()(apply)
 app.command()(compare)
 app.command()(train)
 app.command()(report)
+app.command()(watch)
 app.command()(ls)
 app.command()(doctor)
 app.add_typer(data, name="data")

@@ -44,9 +44,9 @@ def check(
     rules = (rules,) if isinstance(rules, str | Rule) else rules
     sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
     names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
-    known = _each(names, lambda name: check_metrics([name])[0], refuse) or [parse_metric(DEFAULT_METRICS[0])]
+    known = _each(names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
     found = _each(rules, Rule.of, refuse)
-    also = _each([rule.condition.metric for rule in found], lambda name: check_metrics([name])[0], refuse)
+    also = _each([rule.condition.metric for rule in found], _metric, refuse)
     return Settings(
         metrics=list({metric.name: metric for metric in [*known, *also]}.values()),
         sites=check_sites((*check_sites(sites), *(rule.condition.site for rule in found))),
@@ -60,6 +60,14 @@ def check_every(every: int) -> int:
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise expected("every as a number of steps from 1 on", repr(every), "every=50")
     return every
+
+
+def _metric(name: str) -> BoundMetric:
+    found = check_metrics([name])[0]
+    if found.metric.reads not in ("tokens", "pair", "grid"):
+        got = f"{found.name!r}, which reads {found.metric.reads}"
+        raise expected("a metric of the tokens of each sequence for a monitor", got, "unsmooth.scan now and then")
+    return found
 
 
 def _sink(given: str | Sink) -> Sink:

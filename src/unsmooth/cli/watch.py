@@ -1,0 +1,176 @@
+"""``unsmooth watch RUN``: curves of a run while it goes on, in the terminal and on a page that renews itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unsmooth.cli.options import Debug
+from unsmooth.errors import expected, unknown_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from unsmooth.monitor import Watched
+
+_PAGE = "live.html"
+_SHOWN = 4  # runs at once in a terminal
+_COLOURS = ("bright_blue", "cyan", "green", "yellow", "red")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a Monitor or of `unsmooth train`.")],
+    metric: Annotated[str | None, typer.Option(help="What to draw; default the first one measured.")] = None,
+    site: Annotated[str, typer.Option(help="Where in each block.")] = "residual",
+    page: Annotated[bool, typer.Option("--page", help=f"Also keep {_PAGE} in RUN_DIR, which renews itself.")] = False,
+    refresh: Annotated[float, typer.Option(help="Seconds between looks at the files.")] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show what is there and stop, as it does off a terminal.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the newest numbers as JSON and stop.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Show how alike tokens are over the steps of a training run that is going on."""
+    from rich.console import Console
+
+    from unsmooth.monitor import find_watched
+
+    if not refresh > 0:
+        raise expected("--refresh above 0", refresh, "--refresh 2")
+    find_watched(folder)  # a wrong folder is told of before anything is drawn
+    console = Console()
+    if as_json:
+        typer.echo(json.dumps([_newest(run) for run in _read(folder)], allow_nan=False))
+    elif once or not console.is_terminal:
+        runs = _read(folder)
+        if page:
+            _write(runs, folder, refresh)
+        console.print(_shown(runs, metric, site, console.width, console.height))
+    else:
+        _follow(folder, metric, site, refresh, page, console)
+    return 0
+
+
+def _follow(folder: Path, metric: str | None, site: str, refresh: float, page: bool, console: Any) -> None:
+    """Draw anew whenever something was written, until every run has ended or somebody has seen enough."""
+    from rich.live import Live
+
+    from unsmooth.monitor import find_watched
+    from unsmooth.monitor.folder import changed
+
+    runs = _read(folder)
+    before = None
+    with Live(_shown(runs, metric, site, console.width, console.height), console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                now = [changed(path) for path in find_watched(folder)]
+                if now != before:
+                    before, runs = now, _read(folder)
+                    live.update(_shown(runs, metric, site, console.width, console.height), refresh=True)
+                    if page:
+                        _write(runs, folder, refresh)
+                if all(run.state in ("finished", "stopped") for run in runs):
+                    return
+                time.sleep(refresh)
+        except KeyboardInterrupt:
+            return
+
+
+def _read(folder: Path) -> list[Watched]:
+    from unsmooth.monitor import find_watched, read_watched
+
+    return [read_watched(path) for path in find_watched(folder)]
+
+
+def _write(runs: list[Watched], folder: Path, refresh: float) -> None:
+    from unsmooth.report.live import write_live_page
+
+    write_live_page(runs, folder / _PAGE, refresh)
+
+
+def _shown(runs: list[Watched], metric: str | None, site: str, width: int, height: int) -> RenderableType:
+    """The newest runs, one under another."""
+    from rich.console import Group
+    from rich.text import Text
+
+    newest = sorted(runs, key=lambda run: run.readings[-1].step if run.readings else -1, reverse=True)[:_SHOWN]
+    rows = max(min(height // max(len(newest), 1) - 8, 16), 4)
+    parts = [_panel(run, metric, site, max(width - 4, 20), rows) for run in newest]
+    rest = [Text(f"and {len(runs) - len(newest)} more runs")] if len(runs) > len(newest) else []
+    return Group(*parts, *rest)
+
+
+def _panel(run: Watched, metric: str | None, site: str, width: int, height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.panel import Panel
+    from rich.text import Text
+
+    title = f"[bold]{escape(run.name)}[/bold] {escape(run.state)}"
+    if not run.readings:
+        return Panel(Text("nothing has been read yet"), title=title, title_align="left")
+    metric = metric or run.curves[0][0]
+    if (metric, site) not in run.curves:
+        raise unknown_name("curve of this run", f"{metric} at {site}", [f"{one} at {at}" for one, at in run.curves])
+    last = run.readings[-1]
+    lines = [
+        Text(f"{metric} at {site}, step {last.step:,}" + (f", loss {run.loss[-1][1]:.4g}" if run.loss else "")),
+        *_curves(run, metric, site, width, height),
+        *(Text(f"{kind} at step {step:,}: {text}", style="yellow") for step, kind, text in run.events[-3:]),
+        *(Text(f"note: {note}", style="yellow") for note in run.notes[:2]),
+    ]
+    return Panel(Group(*lines), title=title, title_align="left")
+
+
+def _curves(run: Watched, metric: str, site: str, width: int, height: int) -> list[Any]:
+    """Some layers over the steps, and what their lines mean."""
+    from rich.text import Text
+
+    from unsmooth.cli.text_plot import draw, limits
+
+    layers = _some([row.layer for row in run.readings[-1].curve(metric, site)], len(_COLOURS))
+    series = {
+        str(layer): [
+            (reading.step, row.mean)
+            for reading in run.readings
+            for row in reading.rows
+            if (row.layer, row.metric, row.site) == (layer, metric, site)
+        ]
+        for layer in layers
+    }
+    colours = dict(zip(series, _COLOURS, strict=False))
+    low, high = limits(series)
+    lines = []
+    for number, letters in enumerate(draw(series, width - 10, height)):
+        label = high if number == 0 else low if number == height - 1 else None
+        line = Text(f"{'' if label is None else f'{label:.3g}':>8} ")
+        for letter, owner in letters:
+            line.append(letter, style=colours.get(owner, ""))
+        lines.append(line)
+    legend = Text(" " * 9)
+    for name, points in series.items():
+        legend.append(f"layer {name}: {points[-1][1]:.3f}   ", style=colours[name])
+    return [*lines, legend]
+
+
+def _some(layers: list[int], count: int) -> list[int]:
+    """The first, the last, and some between.
+
+    >>> _some(list(range(13)), 5)
+    [0, 3, 6, 9, 12]
+    """
+    places = dict.fromkeys(round(place * (len(layers) - 1) / max(count - 1, 1)) for place in range(count))
+    return [layers[place] for place in places]
+
+
+def _newest(run: Watched) -> dict[str, Any]:
+    from unsmooth.files import finite
+
+    last = run.readings[-1].line() if run.readings else None
+    told = [{"step": step, "kind": kind, "text": text} for step, kind, text in run.events]
+    found = {"folder": str(run.folder), "name": run.name, "state": run.state, "reading": last, "events": told}
+    return {key: finite(value) for key, value in found.items()}
