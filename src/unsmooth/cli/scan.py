@@ -118,7 +118,9 @@ def scan(
         with found.until_interrupted():
             for found.now, model, called, data in opened():
                 if explain:
-                    find_anatomy(model, blocks)  # what cannot be explained should be known before the scan
+                    from unsmooth.explaining.run import check_explainable
+
+                    check_explainable(find_anatomy(model, blocks), with_data=True)  # before the scan is paid for
                 stacks = find_stacks(model, blocks)
                 found.scans[found.now] = run_scan(
                     model,

@@ -86,9 +86,7 @@ def explain(
     check_at_least_one("spectral_sequences", spectral_sequences)
     module = load(model) if isinstance(model, str) else model
     anatomy = find_anatomy(module, blocks)
-    _check_branches(anatomy)
-    if data is not None:
-        _check_stages(anatomy)
+    check_explainable(anatomy, with_data=data is not None)
     core = transformers_core(module, anatomy)
     source = None
     if data is not None:
@@ -103,20 +101,16 @@ def explain(
         return assemble(module, anatomy, weights, evidence, source, name)
 
 
-def _check_branches(anatomy: Anatomy) -> None:
-    """Refuse blocks that mix in another stack: what that does to tokens no rule here accounts for."""
+def check_explainable(anatomy: Anatomy, with_data: bool) -> None:
+    """Refuse blocks that mix in another stack, which no rule accounts for, and layers whose tokens become others."""
     if "cross" in anatomy.sites:
         raise expected(
             "blocks of attention and MLP alone, which are what the rules are about",
             f"{anatomy.host.name} blocks with cross-attention",
             'the encoder, such as blocks="encoder.block.*", or unsmooth.scan with sites=("attention", "cross")',
         )
-
-
-def _check_stages(anatomy: Anatomy) -> None:
-    """Refuse layers between which the tokens become others."""
     stages = {anatomy.stage(path) for path in anatomy.blocks}
-    if len(stages) > 1:
+    if with_data and len(stages) > 1:
         one = pattern_of(next(iter(anatomy.blocks))).replace("*", "0", 1)
         raise expected(
             "layers with the same tokens throughout, to compare one with the next",
@@ -150,7 +144,7 @@ def _gather(
     total = source.batches if most is None else min(source.batches or most, most)
     with progress_bar("explain", total, enabled=effort.progress) as advance:
         for batch in islice(source.read(), most):
-            called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core))
+            called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
             real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
             view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)

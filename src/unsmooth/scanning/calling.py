@@ -49,11 +49,13 @@ def every_stack(model: nn.Module, stacks: Sequence[Anatomy]) -> Sequence[Anatomy
     return find_stacks(model) if any(stack.stack for stack in stacks) else stacks
 
 
-def entry_of(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> tuple[nn.Module, RawBatch]:
+def entry_of(
+    entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch, asked: Sequence[Anatomy] = ()
+) -> tuple[nn.Module, RawBatch]:
     """What to call on a batch, and with what: the model, or one stack where the batch has the tokens of that one alone.
 
     Images or texts are enough for one tower, texts or sounds for an encoder without its decoder. `stacks` are all that
-    the model has.
+    the model has, `asked` those of which one must run; none for any.
     """
     if len(stacks) == 1 or not isinstance(inputs, Mapping) or any(key in inputs for key in _STAND_INS):
         return entry, inputs
@@ -61,7 +63,8 @@ def entry_of(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> t
     if len(given) != 1:
         return entry, inputs
     part, other = given[0].part, next(stack for stack in stacks if stack is not given[0])
-    if part is None or not hasattr(part, "main_input_name") or given[0].reads == TARGET:
+    useless = given[0].reads == TARGET or (asked and all(stack.stack != given[0].stack for stack in asked))
+    if part is None or not hasattr(part, "main_input_name") or useless:
         wanted = f"{other.reads.tokens!r} in each batch, which the {other.stack} reads"
         raise expected(wanted, ", ".join(map(repr, inputs)), "a dict with all inputs of the model")
     accepted = inspect.signature(part.forward).parameters
