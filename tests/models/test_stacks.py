@@ -133,9 +133,14 @@ def algebra(stack: Stack, before: Tensor, at: Mapping[str, Tensor], norms: list[
     return {"normed": before, "mid": stream, "residual": norms[-1](at["mid"] + at["mlp"])}
 
 
-@each_stack
-def test_attention_is_rebuilt_from_weights_and_maps(entry: StackEntry, name: str) -> None:
+WAYS = [(e, n, way) for e, n in CASES for way in (("own",) if e.name.startswith("torch") else ("sdpa", "eager"))]
+
+
+@pytest.mark.parametrize(("entry", "name", "way"), WAYS, ids=[f"{e.name}-{n or 'only'}-{way}" for e, n, way in WAYS])
+def test_attention_is_rebuilt_from_weights_and_maps(entry: StackEntry, name: str, way: str) -> None:
     model, stack = entry.model(), entry.stacks[name]
+    if way != "own":
+        model.set_attn_implementation(way)
     anatomy = next(one for one in find_stacks(model) if one.stack == name)
     maps: dict[int, Tensor] = {}
     missing: list[NoAttentionMap] = []

@@ -59,6 +59,8 @@ def entry_of(
     """
     if len(stacks) == 1 or not isinstance(inputs, Mapping) or any(key in inputs for key in _STAND_INS):
         return entry, inputs
+    if is_sharded(entry):  # calling a part of an FSDP2 model first would make that part its root
+        return entry, inputs
     given = [stack for stack in stacks if stack.reads.tokens in inputs]
     if len(given) != 1:
         return entry, inputs
