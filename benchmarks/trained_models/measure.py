@@ -97,7 +97,7 @@ def massive_positions(scan: Scan) -> tuple[int, ...]:
     return tuple(sorted({t.position for t in named if t.position is not None and t.share >= NOTABLE_SHARE}))
 
 
-def norm_placement(model: nn.Module, texts: Sequence[str]) -> str:
+def norm_placement(model: nn.Module, data: Any) -> str:
     """Where the blocks of `model` normalise, seen in one forward pass and not looked up.
 
     "pre-norm" where a norm reads what enters the block, "post-norm" where a norm's output is what the block hands on.
@@ -124,7 +124,7 @@ def norm_placement(model: nn.Module, texts: Sequence[str]) -> str:
         *(part.register_forward_hook(after_norm) for part in block.modules() if type(part).__name__.endswith("Norm")),
     ]
     try:
-        unsmooth.scan(model, list(texts), metrics=("mean_cosine",), progress=False)
+        unsmooth.scan(model, data, metrics=("mean_cosine",), progress=False)
     finally:
         for handle in handles:
             handle.remove()

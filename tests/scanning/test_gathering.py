@@ -181,6 +181,21 @@ def test_every_two_layers_are_compared(batches: list[Tensor]) -> None:
     assert matrix[0, 2] > matrix[0, 1] + 0.1
 
 
+def test_layers_of_different_stages_are_not_compared() -> None:
+    """Of both only 256 tokens are kept, but of other grids."""
+    gathered = made("linear_cka")
+    gathered.begin()
+    for layer, (stage, count) in enumerate([(0, 1024), (0, 1024), (1, 512)]):
+        tokens = Tokens(torch.randn(1, count, 4, generator=torch.Generator().manual_seed(layer)))
+        gathered.see(Seen(Place(layer, "residual", stage), tokens))
+    gathered.end()
+    (profile,) = gathered.profiles()
+    matrix = np.array([line.values for line in profile.lines])
+    assert np.isnan(matrix[:2, 2]).all()
+    assert np.isnan(matrix[2, :2]).all()
+    assert np.isfinite(matrix[:2, :2]).all()
+
+
 def test_sums_add_up_over_processes() -> None:
     ids, mask, x = corpus()
     for name in ("random_pair_cosine", "cosine_quantile", "linear_cka"):

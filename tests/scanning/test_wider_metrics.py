@@ -201,6 +201,15 @@ def test_a_given_grid_is_of_the_measured_tokens(bert: nn.Module) -> None:
     assert found.curve()[-1].mean == pytest.approx(np.mean(want), abs=1e-5)
 
 
+def test_images_that_turn_to_nan_keep_their_rows() -> None:
+    model = vit()
+    with torch.no_grad():
+        model.embeddings.patch_embeddings.projection.weight.fill_(torch.nan)
+    found = unsmooth.scan(model, torch.randn(2, 3, 16, 16), metrics=["relative_log_amplitude"], progress=False)
+    assert not found.healthy
+    assert [row.sequences for row in found.curve()] == [0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("metric", "data", "message"),
     [
@@ -222,6 +231,45 @@ def test_a_given_grid_is_of_the_measured_tokens(bert: nn.Module) -> None:
 def test_what_does_not_fit_is_one_line(metric: str, data: Tensor, message: str) -> None:
     with pytest.raises(UnsmoothError, match=message):
         unsmooth.scan(nn.Sequential(nn.Identity()), data, metrics=[metric], blocks="*", progress=False)
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def test_each_stack_has_the_metrics_that_fit_it() -> None:
+    torch.manual_seed(0)
+    text = {**SIZES, "vocab_size": 50, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 49}
+    vision = {**SIZES, "image_size": 16, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config={**text, "pad_token_id": 1}, vision_config=vision, projection_dim=8)
+    ids, pixels = torch.randint(3, 20, (6, 8)), torch.randn(6, 3, 16, 16)
+    names = ["relative_log_amplitude", "self_similarity(contexts=2)", "random_pair_cosine", "linear_cka"]
+    data = {"input_ids": ids, "pixel_values": pixels}
+    model = transformers.CLIPModel(config).eval()
+    found = unsmooth.scan(model, data, metrics=names, batch_size=2, progress=False)
+    measured = {(row.stack, row.metric) for row in found.rows}
+    assert ("vision", names[0]) in measured
+    assert ("text", names[0]) not in measured
+    assert ("text", names[1]) in measured
+    assert ("vision", names[1]) not in measured
+    assert {profile.stack for profile in found.profiles if profile.metric == "linear_cka"} == {"text", "vision"}
+    alone = unsmooth.scan(model, data, metrics=names[:1], progress=False)
+    assert {row.stack for row in alone.rows} == {"vision"}
+    assert "No metric asked for fits the text stack." in alone.notes
+    with pytest.raises(UnsmoothError, match="a stack that relative_log_amplitude fits but got text alone"):
+        unsmooth.scan(model, {"input_ids": ids}, metrics=names[:1], progress=False)
+
+
+def test_registers_are_not_on_the_grid() -> None:
+    torch.manual_seed(0)
+    config = transformers.Dinov2WithRegistersConfig(**SIZES, image_size=28, patch_size=4, num_register_tokens=3)
+    model = transformers.Dinov2WithRegistersModel(config).eval()
+    pixels = torch.randn(3, 3, 28, 28)
+    with torch.no_grad():
+        patches = model.embeddings(pixels)[:, 4:]
+    want = np.mean([references.relative_log_amplitude(one.double().numpy()) for one in patches])
+    for tokens in ("content", "all"):
+        found = unsmooth.scan(model, pixels, metrics=["relative_log_amplitude"], tokens=tokens, progress=False)
+        assert found.curve()[0].mean == pytest.approx(want, abs=1e-5)
 
 
 def test_a_scan_without_a_profile_says_so(found: unsmooth.Scan) -> None:

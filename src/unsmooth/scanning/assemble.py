@@ -43,6 +43,8 @@ def assemble(
     unread = tuple(_not_run(anatomy) for anatomy, collector in watched if collector.state is None)
     parts = [_of_stack(anatomy, collector, state, model, plan, tokenizer) for anatomy, collector, state in ran]
     _check_fit(plan.metrics, parts)
+    unread += tuple(f"No metric asked for fits the {part.stack} stack." for part in parts if not part.rows)
+    parts = [part for part in parts if part.rows]
     sites = {site: meaning for site, meaning in _SITES.items() if any(site in part.sites for part in parts)}
     counts = [state.length_counts() for *_, state in ran]
     sequences = max(sum(lengths.values()) for lengths in counts)
@@ -98,9 +100,11 @@ def _check_fit(metrics: Sequence[BoundMetric], parts: Sequence[Scan]) -> None:
     """Refuse a metric that fits none of several stacks; one stack is asked after its first batch."""
     for metric in metrics:
         measured = any(row.metric == metric.name for part in parts for row in part.rows)
-        if len(parts) > 1 and not measured and metric.metric.reads in ("grid", "words", "attention"):
-            names = " nor ".join(part.stack for part in parts)
-            raise expected(f"a stack that {metric.name} fits", f"neither {names}", "another metric")
+        if not measured and metric.metric.reads in ("grid", "words", "attention"):
+            names = " and ".join(part.stack for part in parts)
+            raise expected(
+                f"a stack that {metric.name} fits", f"{names or 'none'} alone", "other data or another metric"
+            )
 
 
 def _not_run(anatomy: Anatomy) -> str:
@@ -121,7 +125,8 @@ def rows_of(collector: Collector, state: ScanState, metrics: Sequence[BoundMetri
             across = _across(collector, metric, place)
             found = across or state.summary(index, number)
             # A pair metric has no value at its first layer; a layer of NaN keeps its row, to be seen.
-            if found.sequences or across is not None or metric.metric.reads == "tokens":
+            shown = metric.metric.reads == "tokens" or (metric.metric.reads == "grid" and collector.has_grid)
+            if found.sequences or across is not None or shown:
                 rows.append(_row(place, metric, found, int(state.tokens[index])))
     for maps in collector.gatherings:
         if isinstance(maps, MapSums):

@@ -39,7 +39,7 @@ class Collector:
     """Measures every tensor of a stack in the current batch, and adds the batch to the sums when it is over.
 
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
-    stack: a metric that does not fit this one is then refused.
+    stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one.
     """
 
     metrics: Sequence[BoundMetric]
@@ -53,6 +53,7 @@ class Collector:
     dims: tuple[int, ...] = ()
     alone: bool = True
     gatherings: list[Gathering] = field(init=False)
+    has_grid: bool = False
     _seen: dict[Place, _Seen] = field(default_factory=dict)
     _previous: dict[tuple[str, int | None], Tokens] = field(default_factory=dict)
     _selection: Selection = EVERYTHING
@@ -131,8 +132,9 @@ class Collector:
         if reads == "tokens":
             return metric(tokens)
         if reads == "pair" and before is not None:
-            return metric(before, tokens)
+            return metric(_beside(before, tokens), tokens)
         if reads == "grid" and (options := seen.on_grid(metric)) is not None:
+            self.has_grid = True
             return metric.metric.function(seen.patches, **options)
         return torch.full_like(tokens.count_B, math.nan)
 
@@ -176,9 +178,8 @@ class Collector:
         for gathering in self.gatherings:
             if (problem := gathering.missing()) is not None:
                 raise problem
-        for number, metric in enumerate(self.metrics):
-            values = [item.direct[number] for item in self._seen.values()] if metric.metric.reads == "grid" else []
-            if values and all(bool(value.isnan().all()) for value in values):
+        for metric in self.metrics:
+            if metric.metric.reads == "grid" and not self.has_grid:
                 got = "data without images" if self._selection.image is None else "tokens that do not fill one"
                 hint = f"another metric, or {metric.metric.name}(grid=(height, width))"
                 raise expected(f"images whose patches lie on a grid, for {metric.name},", got, hint)
@@ -256,3 +257,11 @@ class Collector:
 
 def _stage_of(place: Place) -> int:
     return -1 if place.stage is None else place.stage
+
+
+def _beside(before: Tokens, tokens: Tokens) -> Tokens:
+    """Where a model is spread over devices, the layer before may be on another one."""
+    device, mask_BN = tokens.input_BND.device, before.mask_BN
+    if before.input_BND.device == device:
+        return before
+    return Tokens(before.input_BND.to(device), None if mask_BN is None else mask_BN.to(device))

@@ -15,7 +15,7 @@ def one_sentence(scan: Scan) -> str:
     metric = next(iter(scan.metrics))
     change = scan.changes.get(metric) or Change(math.nan, math.nan, math.nan, 0)
     sites = [row.site for row in scan.rows if row.metric == metric] or [row.site for row in scan.rows]
-    site = "residual" if "residual" in sites else sites[0]
+    site = "residual" if "residual" in sites else next(iter(sites), "")
     curve = [row for row in scan.rows if row.metric == metric and row.site == site and row.sequences]
     if len(curve) < 2:
         return f"Too few layers with finite numbers to say whether tokens of {scan.name} grow more or less alike."

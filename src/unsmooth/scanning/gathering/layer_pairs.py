@@ -39,8 +39,9 @@ class LayerPairSums(Gathering):
         kept, here_B = self._declared.keep(seen.tokens), seen.usable_B
         self._waiting.append((seen.place, kept, here_B))
         for place, other, usable_B in self._waiting:
-            # Stages with other numbers of tokens cannot be compared.
-            if place.site == seen.place.site and other.shape == kept.shape:
+            # Tokens of another stage are others, also where as many were kept of both.
+            here = (seen.place.site, seen.place.stage)
+            if (place.site, place.stage) == here and other.shape == kept.shape:
                 value_B = self._declared.compare(other.to(kept.device), kept)
                 counted_B = usable_B.to(kept.device) & here_B & value_B.isfinite()
                 total = torch.where(counted_B, value_B.double(), 0.0).sum().unsqueeze(0)
