@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.functional.cases import gaussian
-from unsmooth.functional import Tokens, cosine_histogram, cosine_quantile
+from unsmooth.functional import Tokens, _sampled_pairs, cosine_histogram, cosine_quantile
 from unsmooth.functional._sampled_pairs import _tokens_of_pair, sampled_cosines
 
 
@@ -76,3 +76,13 @@ def test_a_broken_token_that_the_draw_misses_still_shows() -> None:
     x[0, 7] = torch.nan
     assert cosine_quantile(x, pairs=1).isnan().tolist() == [True, False]
     assert cosine_histogram(x, pairs=1).isnan().any(dim=1).tolist() == [True, False]
+
+
+def test_two_ways_to_the_same_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products of a sequence, and the vectors of each pair gathered."""
+    x, mask = gaussian(3, 40, 6), torch.arange(40) < torch.tensor([[40], [9], [1]])
+    by_products, drawn = sampled_cosines(Tokens(x, mask), pairs=200, seed=1)
+    monkeypatch.setattr(_sampled_pairs, "_PRODUCTS", 0)
+    by_gathering, _ = sampled_cosines(Tokens(x, mask), pairs=200, seed=1)
+    for row, count in enumerate(drawn.tolist()):
+        torch.testing.assert_close(by_products[row, :count], by_gathering[row, :count], rtol=1e-5, atol=1e-6)

@@ -14,6 +14,8 @@ from unsmooth.keyed import keys, uniform
 
 # Numbers gathered at once: the vectors of all pairs together would be many times the tokens.
 _GATHERED = 2**21
+# So many products cost a CPU less than gathering the two vectors of one pair.
+_PRODUCTS = 64
 
 
 def sampled_cosines(tokens: Tokens, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -29,6 +31,12 @@ def sampled_cosines(tokens: Tokens, pairs: int, seed: int) -> tuple[Tensor, Tens
     """
     if pairs < 1:
         raise expected("`pairs` of at least 1", pairs, "pairs=2048")
+    if (pairs, seed) not in tokens.sampled:
+        tokens.sampled[pairs, seed] = _draw(tokens, pairs, seed)
+    return tokens.sampled[pairs, seed]
+
+
+def _draw(tokens: Tokens, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
     count_B = tokens.count_B.double()
     total_B = (count_B * (count_B - 1.0) / 2.0).clamp_min(1.0)
     drawn_B = total_B.clamp_max(float(pairs))
@@ -66,6 +74,11 @@ def _tokens_of_pair(pair_BP: Tensor, count_B1: Tensor) -> tuple[Tensor, Tensor]:
 def _cosines(tokens: Tokens, first_BP: Tensor, second_BP: Tensor) -> Tensor:
     unit_BND = tokens.values_BND * tokens.inverse_norms_BN.unsqueeze(-1)
     batch, slots = first_BP.shape
+    if unit_BND.device.type == "cpu" and unit_BND.shape[1] ** 2 <= _PRODUCTS * slots:
+        # In float64, which autocast leaves alone.
+        every = (unit_ND.double() @ unit_ND.double().mT for unit_ND in unit_BND)
+        picked = [products[i, j] for products, i, j in zip(every, first_BP, second_BP, strict=True)]
+        return torch.stack(picked).to(unit_BND.dtype)
     step = max(1, _GATHERED // max(1, batch * tokens.dim))
     parts = []
     for start in range(0, slots, step):

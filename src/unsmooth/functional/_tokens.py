@@ -57,6 +57,8 @@ class Tokens:
             check_mask(mask, x.shape[:2])
         self.input_BND = x
         self.mask_BN = mask
+        self.sampled: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        """Cosines of sampled pairs by number of pairs and seed, for what reads them more than once."""
 
     @classmethod
     def of(cls, x: Tensor | Tokens, mask: Tensor | None = None) -> Tokens:
