@@ -1,0 +1,134 @@
+"""One forward pass over data, watched for one scan or for several that look at different tokens and sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from unsmooth.models import Anatomy, find_stacks, special_ids
+from unsmooth.models.spread import is_sharded
+from unsmooth.scanning.assemble import assemble
+from unsmooth.scanning.calling import (
+    as_inputs,
+    call,
+    entry_of,
+    every_stack,
+    moved,
+    quiet_evaluation,
+    select_tokens,
+    transformers_core,
+)
+from unsmooth.scanning.collect import Collector
+from unsmooth.scanning.data import Source, to_device
+from unsmooth.scanning.gathering import MapSums
+from unsmooth.scanning.in_step import batches_in_step
+from unsmooth.scanning.manifest import hash_batch
+from unsmooth.scanning.plan import Plan
+from unsmooth.scanning.progress import progress_bar
+from unsmooth.scanning.ranks import merge, own_batches, world
+from unsmooth.scanning.result import Scan
+from unsmooth.scanning.together import marked_unfinished
+
+
+class ScanInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a scan; `scan` holds what was measured until then, None where nothing was."""
+
+    def __init__(self, scan: Scan | None) -> None:
+        super().__init__("the scan was interrupted")
+        self.scan = scan
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A stack, as the model is called, what is asked about it, and what collects its numbers."""
+
+    anatomy: Anatomy
+    plan: Plan
+    collector: Collector
+
+
+def one_pass(module: nn.Module, source: Source, plans: Sequence[Plan], tokenizer: Any | None, label: str) -> list[Scan]:
+    """A scan for each plan. They may differ in metrics, sites, tokens and name; the rest is the first one's."""
+    stacks = find_stacks(module, plans[0].blocks)
+    core = transformers_core(module, *stacks)
+    entry = module if core is None else core
+    with moved(module, plans[0].device) as device, quiet_evaluation(module, core):
+        words, alone = _vocabulary(core), len(stacks) == 1
+        watched = [
+            _Watched(replace(stack, model=entry), plan, Collector(plan.metrics, words, device, alone=alone))
+            for plan in plans
+            for stack in stacks
+        ]
+        digests: dict[int, bytes] = {}
+        interrupted = False
+        try:
+            beside = every_stack(module, stacks)
+            _read_all(watched, core, beside, source, digests, special_ids(module, tokenizer), label)
+        except KeyboardInterrupt:
+            interrupted = True
+        in_order = [digests[number] for number in sorted(digests)]
+        if not interrupted:
+            for one in watched:
+                in_order = merge(one.collector, digests)
+        if interrupted and all(one.collector.state is None for one in watched):
+            raise ScanInterrupted(None)
+        results = []
+        for plan in plans:
+            found = [(one.anatomy, one.collector) for one in watched if one.plan is plan]
+            results.append(assemble(found, module, source, in_order, plan, tokenizer))
+    if interrupted:
+        note = f"Interrupted after {len(digests)} batches: the numbers are those of what was read."
+        raise ScanInterrupted(marked_unfinished(results[0], note))
+    return results
+
+
+def _read_all(
+    watched: Sequence[_Watched],
+    core: nn.Module | None,
+    stacks: Sequence[Anatomy],
+    source: Source,
+    digests: dict[int, bytes],
+    special: frozenset[int],
+    label: str,
+) -> None:
+    rank, size = world()
+    model, device, plan = watched[0].anatomy.model, watched[0].collector.device, watched[0].plan
+    total = source.batches if plan.max_batches is None else min(source.batches or plan.max_batches, plan.max_batches)
+    share = None if total is None else (total if source.sharded else -(-(total - rank) // size))
+    with ExitStack() as hooks:
+        for one in watched:
+            sites = [site for site in one.plan.sites if site in one.anatomy.sites]
+            one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
+            hooks.enter_context(_watch_maps(one.anatomy, one.collector))
+        advance = hooks.enter_context(progress_bar(label, share, enabled=plan.progress and rank == 0))
+        read = batches_in_step if is_sharded(model) else own_batches
+        for number, batch in read(source, plan.max_batches):
+            entry, inputs = entry_of(model, stacks, as_inputs(batch, core), [one.anatomy for one in watched])
+            for one in watched:
+                tokens = (special, one.anatomy.prefix_tokens, one.anatomy.reads)
+                one.collector.begin(select_tokens(inputs, one.plan.tokens, *tokens))
+            call(entry, to_device(inputs, device))
+            if number is None:
+                continue  # run for the sake of other ranks
+            for one in watched:
+                if one.collector.touched or one.collector.alone:
+                    one.collector.end(number)
+            digests[number] = hash_batch(batch)
+            advance()
+
+
+def _vocabulary(core: nn.Module | None) -> int:
+    config = getattr(core, "config", None)
+    return int(getattr(getattr(config, "text_config", config), "vocab_size", 0) or 0)
+
+
+def _watch_maps(anatomy: Anatomy, collector: Collector) -> AbstractContextManager[None]:
+    """Show the collector attention maps, if a metric reads them: they cost batch·heads·tokens² numbers a layer."""
+    for gathering in collector.gatherings:
+        if isinstance(gathering, MapSums):
+            return anatomy.watch_attention(collector.see_maps, gathering.no_map)
+    return nullcontext()
