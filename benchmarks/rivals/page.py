@@ -140,7 +140,8 @@ def _costs(cells: Cells, machine: Mapping[str, Any]) -> Iterable[str]:
         "difference, with everything that happens before the first and after the last text (for unsmooth a hash of all "
         "weights and the manifest). CPU seconds, as cores may be shared; wall-clock seconds are in the json. “plain” "
         "in the place of a measurement is the noise. Memory added is the peak of resident memory over that of the "
-        "plain pass of the same batches. For embedding-condensation the picture is left out, which would add more."
+        "plain pass of the same batches. For embedding-condensation the picture is left out, which would add more. What the "
+        "heap gives back and when moves peaks by some MiB from process to process."
     )
     header = ["model", "tokens", "texts", "way", "texts at a time", "plain s", "added s", "added %", "added MiB"]
     yield table(header, [_cost_row(cell) for cell in cells.values()])
