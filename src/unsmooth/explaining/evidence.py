@@ -86,7 +86,7 @@ class Evidence:
         for number, (found, layer, good_B) in enumerate(zip(self.layers, view.layers, whole, strict=True), start=1):
             if bool(good_B.any()):
                 # A sequence without tokens is left out everywhere.
-                real_BN = view.real_BN & good_B.unsqueeze(-1)
+                real_BN = (view.real_BN & good_B.unsqueeze(-1)).to(layer.sites["output"].device)
                 self._add_layer(number, found, layer, real_BN, weights[layer.path], spectral_sequences, jacobian)
         if jacobian and self.stack is None:
             self._follow_stack(replace(view, real_BN=view.real_BN & whole[-1].unsqueeze(-1)))
@@ -116,7 +116,8 @@ class Evidence:
         streams = [view.layers[0].sites["input"], *(layer.sites["output"] for layer in view.layers)]
         whole = [long_B]
         for number, stream in enumerate(streams):
-            fine_B = ~(~stream.isfinite().all(dim=-1) & view.real_BN).any(dim=1)
+            finite_BN = stream.isfinite().all(dim=-1).to(view.real_BN.device)
+            fine_B = ~(~finite_BN & view.real_BN).any(dim=1)
             breaking = int((whole[-1] & ~fine_B).sum())
             if breaking:
                 self.broken_at[number] = self.broken_at.get(number, 0) + breaking

@@ -87,6 +87,8 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
         handed = watch.real_tokens_BN
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
+        # In a model that is spread over devices, a block may read its input from another one.
+        layer.sites = {site: tensor.to(layer.sites["output"].device) for site, tensor in layer.sites.items()}
     real = real_BN if real_BN is not None else handed
     if real is None:
         some = layers[0].sites["input"]
