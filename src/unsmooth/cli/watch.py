@@ -114,34 +114,32 @@ def _panel(run: Watched, metric: str | None, site: str, width: int, height: int)
     if not run.readings:
         return Panel(Text("nothing has been read yet"), title=title, title_align="left")
     metric = metric or run.curves[0][0]
-    if (metric, site) not in run.curves:
-        raise unknown_name("curve of this run", f"{metric} at {site}", [f"{one} at {at}" for one, at in run.curves])
+    stacks = [stack for one, at, stack in run.curves if (one, at) == (metric, site)]
+    if not stacks:
+        known = dict.fromkeys(f"{one} at {at}" for one, at, _ in run.curves)
+        raise unknown_name("curve of this run", f"{metric} at {site}", known)
     last = run.readings[-1]
     lines = [
         Text(f"{metric} at {site}, step {last.step:,}" + (f", loss {run.loss[-1][1]:.4g}" if run.loss else "")),
-        *_curves(run, metric, site, width, height),
+        *(line for stack in stacks for line in _curves(run, (metric, site, stack), width, height // len(stacks))),
         *(Text(f"{kind} at step {step:,}: {text}", style="yellow") for step, kind, text in run.events[-3:]),
         *(Text(f"note: {note}", style="yellow") for note in run.notes[:2]),
     ]
     return Panel(Group(*lines), title=title, title_align="left")
 
 
-def _curves(run: Watched, metric: str, site: str, width: int, height: int) -> list[Any]:
+def _curves(run: Watched, curve: tuple[str, str, str], width: int, height: int) -> list[Any]:
     """Some layers over the steps, and what their lines mean."""
     from rich.text import Text
 
     from unsmooth.cli.text_plot import draw, limits
 
-    layers = _some([row.layer for row in run.readings[-1].curve(metric, site)], len(_COLOURS))
-    series = {
-        str(layer): [
-            (reading.step, row.mean)
-            for reading in run.readings
-            for row in reading.rows
-            if (row.layer, row.metric, row.site) == (layer, metric, site)
-        ]
-        for layer in layers
-    }
+    points: dict[int, list[tuple[float, float]]] = {}
+    for reading in run.readings:
+        for row in reading.rows:
+            if (row.metric, row.site, row.stack) == curve:
+                points.setdefault(row.layer, []).append((reading.step, row.mean))
+    series = {str(layer): points[layer] for layer in _some(sorted(points), len(_COLOURS))}
     colours = dict(zip(series, _COLOURS, strict=False))
     low, high = limits(series)
     lines = []
@@ -151,9 +149,9 @@ def _curves(run: Watched, metric: str, site: str, width: int, height: int) -> li
         for letter, owner in letters:
             line.append(letter, style=colours.get(owner, ""))
         lines.append(line)
-    legend = Text(" " * 9)
-    for name, points in series.items():
-        legend.append(f"layer {name}: {points[-1][1]:.3f}   ", style=colours[name])
+    legend = Text(f"{curve[2]:>8} ")
+    for name, line_points in series.items():
+        legend.append(f"layer {name}: {line_points[-1][1]:.3f}   ", style=colours[name])
     return [*lines, legend]
 
 

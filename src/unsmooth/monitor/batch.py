@@ -94,7 +94,13 @@ def shortened(batch: RawBatch, sequences: int | None) -> RawBatch:
 
 def fitting(batch: RawBatch, inner: nn.Module, outer: nn.Module) -> RawBatch:
     """What of a call of the outer model its inner part takes: heads have arguments of their own."""
-    if inner is outer or isinstance(batch, Tensor):
+    if isinstance(batch, Tensor):
+        return batch
+    shifted = getattr(outer, "prepare_decoder_input_ids_from_labels", None)
+    if callable(shifted) and "labels" in batch and "decoder_input_ids" not in batch:
+        # Labels are no input of a look, and the model would have made its decoder's tokens of them.
+        batch = {**batch, "decoder_input_ids": shifted(labels=batch["labels"])}
+    if inner is outer:
         return batch
     known = inspect.signature(inner.forward).parameters
     return {key: value for key, value in batch.items() if key in known}

@@ -22,6 +22,7 @@ from unsmooth.monitor.settings import GivenRule, check, check_every
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import agreed, reading_of
 from unsmooth.monitor.telling import Teller, one_line
+from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.plan import check_tokens
 
 if TYPE_CHECKING:
@@ -175,16 +176,17 @@ class Monitor:
         """Look, write, and see to the rules."""
         assert self._look is not None
         assert self._probe is not None
-        start, collector, problem = time.perf_counter(), None, ""
+        start, problem = time.perf_counter(), ""
+        collectors: list[Collector] = []
         try:
-            collector = self._look.read()
+            collectors = self._look.read()
         except Exception as error:
             problem = one_line(error)
         try:
             problem = agreed(problem)
-            if problem or collector is None:
+            if problem:
                 raise UnsmoothError(problem)
-            reading = reading_of(collector, self.settings.metrics, self._step, start)
+            reading = reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
         except Exception as error:
             self._fail(str(error) if isinstance(error, UnsmoothError) else one_line(error))
             return None

@@ -19,8 +19,9 @@ def describe(probe: Probe, settings: Settings, every: int, given: Any) -> dict[s
         "looks_at": "training passes" if given is None else "the first batch" if isinstance(given, str) else "a batch",
         "model": {
             "class": type(probe.model).__name__,
-            "host": probe.anatomy.host.name,
-            "blocks": len(probe.anatomy.blocks),
+            "stacks": [
+                {"name": stack.stack, "host": stack.host.name, "blocks": len(stack.blocks)} for stack in probe.stacks
+            ],
             "parameters": sum(one.numel() for one in probe.model.parameters()),
         },
         "rules": [rule.text for rule in settings.rules],

@@ -41,9 +41,9 @@ class Watched:
     notes: tuple[str, ...] = ()
 
     @property
-    def curves(self) -> tuple[tuple[str, str], ...]:
-        """Metrics and sites that were measured, in the order of the file."""
-        return tuple(dict.fromkeys((row.metric, row.site) for look in self.readings for row in look.rows))
+    def curves(self) -> tuple[tuple[str, str, str], ...]:
+        """Metrics, sites and stacks that were measured, in the order of the file."""
+        return tuple(dict.fromkeys((row.metric, row.site, row.stack) for look in self.readings for row in look.rows))
 
 
 def find_watched(folder: str | Path) -> list[Path]:

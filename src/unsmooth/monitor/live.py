@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from unsmooth.errors import expected
 from unsmooth.monitor.batch import named
-from unsmooth.monitor.probe import Probe
+from unsmooth.monitor.probe import Probe, end
 from unsmooth.scanning.collect import Collector
 
 
@@ -28,7 +29,7 @@ class LivePass:
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.collector: Collector | None = None
+        self.collectors: list[Collector] = []
         self.problem: Exception | None = None
         self._active = self._done = False
         self._hooks = ExitStack()
@@ -43,11 +44,11 @@ class LivePass:
         self.close()
         if not due:
             return
-        self.collector, self.problem = self.probe.collector(), None
+        self.collectors, self.problem = self.probe.collectors(), None
         self._active = self._done = False
-        model, watch = self.probe.entry, self.probe.anatomy.watch(self._see, self.probe.sites, on_error=self._fail)
+        model, observers = self.probe.entry, [partial(self._see, collector) for collector in self.collectors]
         with ExitStack() as hooks:
-            self.collector.watch = hooks.enter_context(watch)
+            hooks.enter_context(self.probe.watch(self.collectors, observers, self._fail))
             hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)
             self._hooks = hooks.pop_all()
@@ -57,41 +58,38 @@ class LivePass:
         self._active = False
         self._hooks.close()
 
-    def read(self) -> Collector:
+    def read(self) -> list[Collector]:
         """What was measured of the pass that was expected."""
         self.close()
         if self.problem is not None:
             raise self.problem
-        if not self._done or self.collector is None:
+        if not self._done:
             raise expected("a training pass through the model", "none that was seen", "the default probe")
-        return self.collector
+        return self.collectors
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if torch.compiler.is_compiling() or self._done or self.problem or not module.training:
             return
-        assert self.collector is not None
         try:
-            self.probe.begin(self.collector, named(module, args, kwargs))
+            self.probe.begin(self.collectors, named(module, args, kwargs))
             self._active = True
         except Exception as error:
             self._fail(error)
 
-    def _see(self, layer: int, site: str, tensor: Tensor) -> None:
+    def _see(self, collector: Collector, layer: int, site: str, tensor: Tensor) -> None:
         if not self._active or torch.compiler.is_compiling():
             return
-        assert self.collector is not None
         # Modes that record a pass, as selective checkpointing does, must not see what is no part of it.
         with torch.no_grad(), _disable_current_modes(), torch.autocast(tensor.device.type, enabled=False):
-            self.collector(layer, site, tensor.detach())
+            collector(layer, site, tensor.detach())
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._active:
             return
         self._active = False
-        assert self.collector is not None
         try:
             with torch.no_grad():
-                self.collector.end(0)
+                end(self.collectors)
             self._done = True
         except Exception as error:
             self._fail(error)

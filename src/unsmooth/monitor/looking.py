@@ -24,7 +24,7 @@ class Look(Protocol):
     def expect(self, due: bool) -> None:
         """The next step begins; `due` says whether it will be looked at."""
 
-    def read(self) -> Collector:
+    def read(self) -> list[Collector]:
         """Look."""
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class FixedBatch:
     def expect(self, due: bool) -> None:
         """Nothing to do."""
 
-    def read(self) -> Collector:
+    def read(self) -> list[Collector]:
         """One pass."""
         if self._batch is None:
             self._batch = self._probe.prepared(self._found(), self._sequences)

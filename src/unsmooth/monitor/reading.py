@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
@@ -27,6 +27,23 @@ class Reading:
     seconds: float = math.nan
     healthy: bool = True
 
+    @property
+    def stack(self) -> str:
+        """The stack that all rows are of; nothing where there are several, or it has no name."""
+        names = {row.stack for row in self.rows}
+        return names.pop() if len(names) == 1 else ""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Where it was measured."""
+        return tuple(dict.fromkeys(row.site for row in self.rows))
+
+    @property
+    def parts(self) -> tuple[Reading, ...]:
+        """The same for each stack of the model alone."""
+        names = dict.fromkeys(row.stack for row in self.rows)
+        return tuple(replace(self, rows=tuple(row for row in self.rows if row.stack == name)) for name in names)
+
     def curve(self, metric: str | None = None, site: str = "residual") -> tuple[Row, ...]:
         """The rows of one metric, by default the first, at one site, by layer.
 
@@ -46,11 +63,10 @@ class Reading:
 
     def line(self) -> dict[str, Any]:
         """As plain data, a curve for each metric and site."""
-        curves: dict[tuple[str, str], dict[str, Any]] = {}
+        curves: dict[tuple[str, str, str], dict[str, Any]] = {}
         for row in self.rows:
-            curve = curves.setdefault(
-                (row.metric, row.site), {"metric": row.metric, "site": row.site, "layer": [], "mean": [], "std": []}
-            )
+            named = {"metric": row.metric, "site": row.site} | ({"stack": row.stack} if row.stack else {})
+            curve = curves.setdefault((row.metric, row.site, row.stack), {**named, "layer": [], "mean": [], "std": []})
             for name in ("layer", "mean", "std"):
                 curve[name].append(_short(getattr(row, name)))
         counts = {name: max((getattr(row, name) for row in self.rows), default=0) for name in ("sequences", "tokens")}
@@ -73,8 +89,8 @@ def from_line(line: Mapping[str, Any]) -> Reading:
 def _rows(curve: Mapping[str, Any], line: Mapping[str, Any]) -> Iterable[Row]:
     counts = int(line.get("sequences") or 0), int(line.get("tokens") or 0)
     for layer, mean, std in zip(curve["layer"], curve["mean"], curve["std"], strict=True):
-        ends = (math.nan, math.nan)
-        yield Row(int(layer), str(curve["site"]), str(curve["metric"]), _number(mean), _number(std), *ends, *counts)
+        place = (int(layer), str(curve["site"]), str(curve["metric"]))
+        yield Row(*place, _number(mean), _number(std), math.nan, math.nan, *counts, stack=str(curve.get("stack", "")))
 
 
 def _number(value: Any) -> float:

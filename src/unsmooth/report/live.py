@@ -62,16 +62,16 @@ def _run(run: Watched) -> dict[str, Any]:
         "loss": spoken(run.loss[-1][1]) if run.loss else "",
         "events": [(f"{step:,}", printable(kind), printable(text)) for step, kind, text in run.events[-12:]],
         "notes": [printable(note) for note in run.notes],
-        "charts": [chart(run, metric, site) for metric, site in run.curves],
+        "charts": [chart(run, *curve) for curve in run.curves],
     }
 
 
-def chart(run: Watched, metric: str, site: str) -> dict[str, Any]:
-    """One metric at one site over the steps, a line for each layer: places in an SVG of fixed size."""
+def chart(run: Watched, metric: str, site: str, stack: str) -> dict[str, Any]:
+    """One metric at one site of a stack over the steps, a line for each layer: places in an SVG of fixed size."""
     lines: dict[int, list[tuple[int, float]]] = {}
     for reading in run.readings:
         for row in reading.rows:
-            if (row.metric, row.site) == (metric, site):
+            if (row.metric, row.site, row.stack) == (metric, site, stack):
                 lines.setdefault(row.layer, []).append((reading.step, row.mean))
     values = [y for points in lines.values() for _, y in points if math.isfinite(y)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
@@ -85,7 +85,7 @@ def chart(run: Watched, metric: str, site: str) -> dict[str, Any]:
 
     deepest = max(lines, default=0) or 1
     return {
-        "title": f"{printable(metric)} at {printable(site)}",
+        "title": f"{printable(metric)} at {printable(site)}" + (f" of the {printable(stack)}" if stack else ""),
         "low": spoken(low),
         "high": spoken(high),
         "last": f"{last:,}",

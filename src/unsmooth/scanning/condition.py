@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import parse_metric
-from unsmooth.scanning.result import Row, Scan
+from unsmooth.scanning.result import Row
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -32,6 +32,18 @@ class Measured(Protocol):
 
     def curve(self, metric: str | None = None, site: str = "residual") -> tuple[Row, ...]:
         """The rows of one metric at one site, by layer."""
+
+    @property
+    def parts(self) -> Sequence[Measured]:
+        """The same for each stack alone."""
+
+    @property
+    def stack(self) -> str:
+        """The stack that it is of; nothing where there is only one."""
+
+    @property
+    def sites(self) -> Container[str]:
+        """Where it was measured."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +104,13 @@ class Condition:
 
     def _curves(self, scan: Measured) -> list[tuple[Row, ...]]:
         """One for each stack that it is about."""
-        parts = scan.parts if isinstance(scan, Scan) else (scan,)
         if self.stack:
-            named = {part.stack: part for part in parts if isinstance(part, Scan) and part.stack}
+            named = {part.stack: part for part in scan.parts if part.stack}
             if self.stack not in named:
                 raise unknown_name("stack of this scan", self.stack, named)
             return [named[self.stack].curve(self.metric, self.site)]
-        if isinstance(scan, Scan) and any(row.site == self.site for row in scan.rows):
-            parts = tuple(part for part in scan.parts if self.site in part.sites)
-        return [part.curve(self.metric, self.site) for part in parts]
+        having = [part for part in scan.parts if self.site in part.sites]
+        return [part.curve(self.metric, self.site) for part in having or scan.parts]
 
     def _rows(self, curve: tuple[Row, ...]) -> tuple[Row, ...]:
         if self.layer == "any":

@@ -59,4 +59,8 @@ def scalars(reading: Reading) -> dict[str, float]:
     >>> scalars(Reading(1, (Row(3, "residual", "mean_cosine", 0.5, 0, 0, 0, 8, 64),)))
     {'mean_cosine/residual/layer_03': 0.5}
     """
-    return {f"{row.metric}/{row.site}/layer_{row.layer:02d}": row.mean for row in reading.rows if row.mean == row.mean}
+    return {
+        "/".join(filter(None, (row.metric, row.stack, row.site, f"layer_{row.layer:02d}"))): row.mean
+        for row in reading.rows
+        if row.mean == row.mean
+    }
