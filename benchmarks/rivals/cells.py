@@ -26,7 +26,7 @@ TOOL_OF = {
 }
 TOOLS = ("unsmooth_scan", "embedding_condensation", "torchmetrics_pairwise", "stable_pretraining", "weightwatcher")
 # unsmooth reads texts in batches by default; one at a time is what the others do.
-BATCHES = {OURS: (16, 1), "unsmooth, default scan": (16,)}
+BATCHES = {OURS: (16, 1), "unsmooth, default scan": (16,), "plain": (16, 1)}
 ONLY_FEW_TEXTS = ("unsmooth, default scan", "torchmetrics", "plain")
 RANKS = ("stable-pretraining RankMe", "unsmooth, effective rank")
 
