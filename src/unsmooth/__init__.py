@@ -10,13 +10,25 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unsmooth import evidence, functional, models, monitor, networks, remedies, report, spectra, theory, training
+    from unsmooth import (
+        evidence,
+        functional,
+        models,
+        monitor,
+        networks,
+        presets,
+        remedies,
+        report,
+        spectra,
+        theory,
+        training,
+    )
     from unsmooth.errors import UnsmoothError
     from unsmooth.explaining import Explanation, explain, load_explanation
     from unsmooth.models.load import load
     from unsmooth.monitor import Monitor
     from unsmooth.remedies import apply, fold, undo
-    from unsmooth.scanning import Scan, ScanInterrupted, load_scan, scan
+    from unsmooth.scanning import Scan, ScanInterrupted, compare_presets, load_scan, scan
     from unsmooth.training import train
 
 try:
@@ -31,6 +43,7 @@ _HOME = {
     "ScanInterrupted": "unsmooth.scanning",
     "UnsmoothError": "unsmooth.errors",
     "apply": "unsmooth.remedies",
+    "compare_presets": "unsmooth.scanning",
     "explain": "unsmooth.explaining",
     "fold": "unsmooth.remedies",
     "load": "unsmooth.models",
@@ -46,6 +59,7 @@ _ROOMS = (
     "models",
     "monitor",
     "networks",
+    "presets",
     "remedies",
     "report",
     "spectra",
@@ -60,6 +74,7 @@ __all__ = [
     "ScanInterrupted",
     "UnsmoothError",
     "apply",
+    "compare_presets",
     "evidence",
     "explain",
     "fold",
@@ -70,6 +85,7 @@ __all__ = [
     "models",
     "monitor",
     "networks",
+    "presets",
     "remedies",
     "report",
     "scan",

@@ -18,6 +18,8 @@ from unsmooth.cli.doctor import doctor
 from unsmooth.cli.evidence import evidence
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
+from unsmooth.cli.presets import presets
+from unsmooth.cli.redraw import redraw
 from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
 from unsmooth.cli.train import train
@@ -42,6 +44,8 @@ app.command()(scan)
 app.command()(explain)
 app.command()(apply)
 app.command()(compare)
+app.command()(presets)
+app.command()(redraw)
 app.command()(train)
 app.command()(report)
 app.command()(watch)

@@ -43,6 +43,9 @@ def scan(
     metrics: Annotated[str | None, typer.Option(help="Names separated by commas; default the O(nd) set.")] = None,
     sites: Annotated[str, typer.Option(help="Sites separated by commas, or 'all'.")] = "residual",
     tokens: Annotated[str, typer.Option(help="'content' leaves special tokens out, 'all' does not.")] = "content",
+    preset: Annotated[
+        str | None, typer.Option(help="A published definition, in place of metrics, sites and tokens; see ls presets.")
+    ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Also scan it with random weights.")] = False,
     explain: Annotated[
         bool,
@@ -128,6 +131,7 @@ def scan(
                     metrics=None if metrics is None else _split(metrics),
                     sites=_every_site(stacks) if sites == "all" else tuple(_split(sites)),
                     tokens=tokens,  # type: ignore[arg-type]
+                    preset=preset,
                     max_batches=max_batches,
                     device=place,
                     progress=not quiet,

@@ -143,9 +143,7 @@ def select_tokens(
     real = _real_tokens(fields, reads)
     special = _special_tokens(fields, ids, special_ids, reads) if choice == "content" else None
     selected = real if special is None else (~special if real is None else real & ~special)
-    known = Selection(
-        real_BN=real, ids_BN=ids, image=_image_size(inputs) if ids is None else None, prefix=prefix_tokens
-    )
+    known = Selection(real_BN=real, ids_BN=ids, image=image_size(inputs) if ids is None else None, prefix=prefix_tokens)
     if selected is None:
         return replace(known, window=slice(prefix_tokens if choice == "content" else 0, None))
     window, width = _common_window(selected), selected.shape[1]
@@ -154,7 +152,7 @@ def select_tokens(
     return replace(known, selected_BN=selected, width=width)
 
 
-def _image_size(inputs: RawBatch) -> tuple[int, int] | None:
+def image_size(inputs: RawBatch) -> tuple[int, int] | None:
     """Height and width of the images of a batch (batch, channels, height, width), None where there are none."""
     for value in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
         if isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point():

@@ -1,0 +1,133 @@
+"""``unsmooth presets [MODEL] [DATA]``: one model by every published definition that fits, in one forward pass."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unsmooth.cli.options import (
+    AllowPickle,
+    Blocks,
+    Debug,
+    Dtype,
+    Offline,
+    Out,
+    Quiet,
+    Revision,
+    TrustRemoteCode,
+    Words,
+    bundled_page,
+)
+from unsmooth.cli.words import read_words
+from unsmooth.errors import expected
+from unsmooth.files import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unsmooth.scanning import Definitions
+
+
+def presets(
+    words: Words = None,
+    only: Annotated[str | None, typer.Option(help="Names separated by commas; default all that fit.")] = None,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    quiet: Quiet = False,
+    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16,
+    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None,
+    device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the CPU.")] = None,
+    dtype: Dtype = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    blocks: Blocks = None,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    debug: Debug = False,
+) -> int:
+    """Show how far the curve of one MODEL moves between published definitions, on DATA; by default of demo:plain."""
+    from unsmooth.models import load
+    from unsmooth.scanning import compare_presets
+
+    asked = read_words(words or ["demo:plain"])
+    if len(asked.models) > 1:
+        raise expected("one model", f"{len(asked.models)} models", "one at a time")
+    if out is not None:
+        check_writable(out)
+    [word] = asked.models
+    model = load(
+        word,
+        revision=revision,
+        dtype=dtype,
+        offline=offline,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
+    found = compare_presets(
+        model,
+        asked.shown_to(word, model, bundled_page()),
+        presets=None if only is None else [name.strip() for name in only.split(",") if name.strip()],
+        max_batches=max_batches,
+        device=device,
+        progress=not quiet,
+        blocks=blocks,
+        batch_size=batch_size,
+        max_length=max_length,
+    )
+    if out is not None:
+        _write(found, out)
+    if as_json:
+        typer.echo(json.dumps(_as_json(found), ensure_ascii=False, allow_nan=False))
+    elif not quiet:
+        _print(found, out)
+    return 0
+
+
+def _write(found: Definitions, out: Path) -> None:
+    """Every scan into its own folder, all numbers as one csv, and the plate."""
+    for name, scan in found.scans.items():
+        scan.save(out / "scans" / name)
+    write_whole(out / "definitions.csv", found.to_frame().to_csv(index=False).encode())
+    from unsmooth.report.plates import definitions_plate, write_plate
+
+    write_plate(definitions_plate(found), out)
+
+
+def _as_json(found: Definitions) -> dict[str, object]:
+    from dataclasses import asdict
+
+    last = {name: found.curve(name)[-1] for name in found.scans}
+    return {
+        "model": found.name,
+        "sentence": found.sentence,
+        "last": {name: {"layer": row.layer, "mean": row.mean} for name, row in last.items()},
+        "gaps": [asdict(gap) for gap in found.gaps],
+        "left_out": dict(found.left_out),
+    }
+
+
+def _print(found: Definitions, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unsmooth.report.plates import definitions_plate
+
+    console, plate = Console(), definitions_plate(found)
+    for numbers in plate.tables:
+        table = Table(title=numbers.title, title_justify="left")
+        for head in numbers.heads:
+            table.add_column(escape(head), overflow="fold")
+        for line in numbers.lines:
+            table.add_row(*map(escape, line))
+        console.print(table)
+    for note in plate.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True)
+    console.print(f"[bold]{escape(found.sentence)}[/bold]", soft_wrap=True)
+    if out is None:
+        console.print("Add --out DIR for the figure, its numbers and a page.", style="dim")
+    else:
+        console.print(f"page: {escape(str(out / 'presets.html'))}", soft_wrap=True)
