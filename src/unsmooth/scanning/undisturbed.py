@@ -62,8 +62,10 @@ def tensors_kept(model: nn.Module, *, weights: bool = True) -> Iterator[None]:
                 module._buffers[name] = buffer
 
 
-@torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor, without gradients."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    with torch.no_grad():
+        found: Tensor = tensor.to_local()
     return found
