@@ -288,9 +288,9 @@ def test_fail_if_is_about_the_model_with_the_remedy(
 def test_ctrl_c_after_the_first_scan_saves_it(
     bert_folder: Path, page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unsmooth.scanning import run as scanning_run
+    from unsmooth.scanning import one_pass
 
-    read, calls = scanning_run.own_batches, []
+    read, calls = one_pass.own_batches, []
 
     def interrupted_in_the_second(*given):
         calls.append(1)
@@ -298,7 +298,7 @@ def test_ctrl_c_after_the_first_scan_saves_it(
             raise KeyboardInterrupt
         return read(*given)
 
-    monkeypatch.setattr(scanning_run, "own_batches", interrupted_in_the_second)
+    monkeypatch.setattr(one_pass, "own_batches", interrupted_in_the_second)
     words = ["scan", str(bert_folder), str(page), "--with", "deescalate", "--out", str(tmp_path / "out"), "--quiet"]
     assert run(words) == 130
     assert "what is done is saved" in one_line(capsys.readouterr().err)

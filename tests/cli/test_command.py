@@ -187,9 +187,9 @@ def hears_ctrl_c():
 
 
 def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypatch, hears_ctrl_c):
-    from unsmooth.scanning import run as scanning_run
+    from unsmooth.scanning import one_pass
 
-    read = scanning_run.own_batches
+    read = one_pass.own_batches
 
     def interrupted_after_two(*arguments):
         for number, batch in read(*arguments):
@@ -197,7 +197,7 @@ def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypa
                 signal.raise_signal(signal.SIGINT)
             yield number, batch
 
-    monkeypatch.setattr(scanning_run, "own_batches", interrupted_after_two)
+    monkeypatch.setattr(one_pass, "own_batches", interrupted_after_two)
     out = tmp_path / "out"
     assert run(["scan", str(bert_folder), str(page), "--batch-size", "1", "--out", str(out), "--quiet"]) == 130
     assert f"what is done is saved in {out}" in one_line(capsys.readouterr().err)

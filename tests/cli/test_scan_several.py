@@ -138,9 +138,9 @@ def test_one_model_is_explained_beside_its_scan(bert_folder: Path, tmp_path: Pat
 def test_ctrl_c_in_the_second_model_saves_the_first(
     standins: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unsmooth.scanning import run as scanning_run
+    from unsmooth.scanning import one_pass
 
-    read, calls = scanning_run.own_batches, []
+    read, calls = one_pass.own_batches, []
 
     def interrupted_in_the_second(*given):
         calls.append(1)
@@ -148,7 +148,7 @@ def test_ctrl_c_in_the_second_model_saves_the_first(
             raise KeyboardInterrupt
         return read(*given)
 
-    monkeypatch.setattr(scanning_run, "own_batches", interrupted_in_the_second)
+    monkeypatch.setattr(one_pass, "own_batches", interrupted_in_the_second)
     assert run(["scan", *DEMO, "--out", str(tmp_path / "out"), "--quiet"]) == 130
     assert "what is done is saved" in capsys.readouterr().err
     assert unsmooth.load_scan(tmp_path / "out" / "demo-plain").complete
