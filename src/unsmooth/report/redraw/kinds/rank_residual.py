@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.presets import PRESETS
@@ -16,21 +17,21 @@ _PRESET = "dong"
 def draw(found: Mapping[str, Sequence[Scan]]) -> Figure:
     """Random weights on the left, the models as they are on the right."""
     trained = found[_PRESET]
-    random = [scan.baseline for scan in trained if scan.baseline is not None]
+    random = [replace(scan.baseline, name=scan.name) for scan in trained if scan.baseline is not None]
     sides = {"Random weights": random, "As it is" if len(trained) == 1 else "As they are": trained}
     panels = [
         Panel(
             title,
             "layer",
-            "‖res(X)‖ / ‖X‖",
+            "relative residual",
             [curve_series(scan.name, scan.curve(PRESETS[_PRESET].curve, "residual")) for scan in scans],
         )
         for title, scans in sides.items()
     ]
     return Figure(
-        "Residual after the token mean relative to the hidden states, in the norm √(‖·‖₁‖·‖_∞), as Dong et al. 2021 "
-        "draw it for whole Transformers, with 95 % intervals; their networks without skip connections or MLPs "
-        "are not here.",
+        "Residual after the token mean relative to the hidden states, as Dong et al. 2021 draw it for whole Transformers, "
+        "with 95 % intervals; their networks without skip connections or MLPs are not here. With random weights, models of "
+        "one architecture are one curve.",
         panels,
     )
 
