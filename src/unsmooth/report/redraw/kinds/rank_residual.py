@@ -29,9 +29,9 @@ def draw(found: Mapping[str, Sequence[Scan]]) -> Figure:
         for title, scans in sides.items()
     ]
     return Figure(
-        "Residual after the token mean relative to the hidden states, as Dong et al. 2021 draw it for whole Transformers, "
-        "with 95 % intervals; their networks without skip connections or MLPs are not here. With random weights, models of "
-        "one architecture are one curve.",
+        "Residual after the token mean relative to the hidden states, as Dong et al. 2021 draw it for whole "
+        "Transformers, with 95 % intervals; their networks without skip connections or MLPs are not here. With random "
+        "weights, models of one architecture are one curve.",
         panels,
     )
 
