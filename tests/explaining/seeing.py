@@ -23,7 +23,7 @@ Matrix = NDArray[np.float64]
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 # These compute norms or softmax in float32 whatever they are given.
-ROUNDING = dict.fromkeys(("llama", "qwen", "gemma", "phi3", "modernbert", "bloom"), 1e-5)
+ROUNDING = dict.fromkeys(("llama", "mistral", "mixtral", "qwen", "gemma", "phi3", "modernbert", "bloom"), 1e-5)
 
 
 # Their masks overflow in float64, and rows in which all is masked become NaN.

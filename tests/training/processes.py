@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import traceback
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,8 @@ def _worker(rank: int, folder: str, jobs: list[dict[str, Any]]) -> None:
             said.append(f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})")
     Path(folder, f"{rank}.json").write_text(json.dumps(said))
     dist.destroy_process_group()
+    # On a busy machine gloo's threads may outlive the interpreter, which then aborts after all is said.
+    os._exit(0)
 
 
 def carry_out(one: Job, rank: int = 0) -> None:
