@@ -11,7 +11,9 @@ from unsmooth.spectra._checks import check_heads, check_matrix
 from unsmooth.spectra._lapack import eigenvalues_of
 
 # Below this width all eigenvalues cost less than an iteration for one of them.
-SMALL = 128
+SMALL = 256
+# Where eigenvalues crowd at the rim, as those of a sharpened layer do at 1, more restarts settle nothing.
+RESTARTS = 40
 
 
 def summed_product(w_v_HDK: Tensor, w_o_HKD: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def _arnoldi_extreme(matrix: Tensor, shift: float) -> complex | None:
     start = numpy.random.default_rng(0).standard_normal(matrix.shape[0])
     try:
         # Two wanted, so that a conjugate pair does not stand half inside.
-        found = eigs(shifted, k=2, which="LM", v0=start, ncv=40, tol=1e-10, return_eigenvectors=False)
+        found = eigs(shifted, k=2, which="LM", v0=start, ncv=40, tol=1e-10, maxiter=RESTARTS, return_eigenvectors=False)
     except ArpackError:
         return None
     return complex(found[numpy.abs(found).argmax()]) - shift
