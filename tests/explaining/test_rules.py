@@ -23,11 +23,12 @@ from tests.explaining.seeing import (
     view_of,
 )
 from tests.models.entry import Padding
-from unsmooth import explain
+from unsmooth import apply, explain, fold
 from unsmooth.explaining.jacobian import Split
 from unsmooth.explaining.observe import BatchView
 from unsmooth.explaining.rules import JACOBIANS, RULES, LayerInput
 from unsmooth.models import ValueProjection, value_projection
+from unsmooth.networks import ViT, ViTConfig
 
 NAMES = ["gpt2-tiny", "bert-tiny", "llama-grouped", "gpt_neox-parallel", "torch_encoder-post-batch-first"]
 OF_INPUT = [name for name, rule in RULES.items() if rule.of_input is not None]
@@ -210,3 +211,14 @@ def test_explain_averages_rules_over_sequences() -> None:
             assert layer.predicted[name] == pytest.approx(wanted, abs=1e-5), name
     assert set(found.rules) == set(RULES)
     assert {score.rule for score in found.scores} == set(RULES)
+
+
+def test_a_layer_that_can_only_sharpen_is_not_said_to_smooth() -> None:
+    """H = −BBᵀ behind a norm that takes the mean out: 1 + λ is at most 1, and reaches it but for rounding."""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(depth=2, dim=48, heads=3, hidden=32, image=8, patch=4, classes=5))
+    apply(model, "sharpen")
+    why = explain(fold(model), [torch.randn(2, 3, 8, 8)], progress=False, jacobian=False)
+    for layer in why.layers:
+        assert layer.mean_modulus == pytest.approx(1.0, abs=1e-5)
+        assert layer.predicted["eigenvalue"] == 0.0

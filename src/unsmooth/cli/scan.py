@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["bundled_page", "scan"]
 
 # What --explain looks at: Jacobians and spectra of few sequences cost more than a scan of hundreds.
-EXPLAINED_BATCHES, EXPLAINED_BATCH = 4, 2
+EXPLAINED_BATCHES, EXPLAINED_BATCH = 2, 4
 
 
 def scan(

@@ -80,10 +80,16 @@ class Rule:
 
 
 RULES = Registry[Rule]("rule")
+# As near as eigenvalues of float32 weights can be told from 1.
+ROUNDING = 1e-6
 
 
 def _largest_eigenvalue(found: LayerSpectra) -> float:
-    return math.log(found.dominance.mean_modulus) if found.dominance.mean_modulus > 0 else -math.inf
+    """A norm that takes the mean out leaves H an eigenvalue of 0, and 1 + 0 is not above 1, however it is rounded."""
+    modulus = found.dominance.mean_modulus
+    if abs(modulus - 1) < ROUNDING:
+        return 0.0
+    return math.log(modulus) if modulus > 0 else -math.inf
 
 
 def _dominance(found: LayerSpectra) -> float:
