@@ -198,6 +198,7 @@ def test_lists(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "anoter"], "Did you mean 'another'?"),
         (["run", "all", "--scale", "papr"], "Expected a known scale but got 'papr'. Did you mean 'paper'?"),
         (["run", "all", "--minutes", "-1"], "Expected --minutes of 0 or more but got -1.0."),
+        (["train", "smallest", "--sharing", "0"], "Expected --sharing of 1 or more but got 0."),
         (["train", "smalest"], "Did you mean 'smallest'?"),
         (["train", "smallest", "--variant", "smooth"], "Expected a variant of smallest but got 'smooth'."),
         (["--results", "nowhere"], "Expected a folder of results but got 'nowhere'."),

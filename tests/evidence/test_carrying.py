@@ -115,6 +115,19 @@ def test_what_is_there_is_not_trained_again(whole: tuple[Bench, list[Trained]]) 
     assert not Path("nowhere").exists()
 
 
+def test_what_another_command_trained_meanwhile_is_kept(whole: tuple[Bench, list[Trained]], tmp_path: Path) -> None:
+    place, (plain, sharp) = bench(tmp_path), whole[1]
+
+    def tell(_: Any) -> None:
+        place.store.write_study("smallest", "tiny", [replace(sharp, seed=7)])
+
+    carry_out_study(Smallest(), replace(place, tell=tell), seeds=(0,), variants=["plain"])
+    assert [outcome(run) for run in place.store.study("smallest", "tiny")] == [
+        outcome(plain),
+        outcome(replace(sharp, seed=7)),
+    ]
+
+
 def test_results_of_other_settings_are_refused(whole: tuple[Bench, list[Trained]]) -> None:
     with pytest.raises(UnsmoothError, match=r"Expected results of smallest with the settings of now .* \(optimiser\)"):
         carry_out_study(Smallest(lr=0.5), whole[0], seeds=(0,))

@@ -127,6 +127,9 @@ def train(
     look_only: Annotated[
         bool, typer.Option("--look-only", help="Train nothing; measure the trained models that are there once more.")
     ] = False,
+    sharing: Annotated[
+        int, typer.Option("--sharing", help="How many commands like this one share the GPU, for minutes as told.")
+    ] = 1,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
@@ -138,7 +141,9 @@ def train(
     from unsmooth.evidence.carrying import look_again
 
     wanted = STUDIES[study]
-    bench = _bench(scale, out, runs, device, minutes)
+    if sharing < 1:
+        raise expected("--sharing of 1 or more", sharing, "--sharing 2")
+    bench = replace(_bench(scale, out, runs, device, minutes), sharing=sharing)
     code = 0
     try:
         with shown_progress(quiet=quiet) as tell:

@@ -27,6 +27,7 @@ class Bench:
         device: Where to train; "auto" takes a GPU where there is one.
         specimens: Models that others trained, besides those that come with the package.
         minutes: Stop training after so many; call again to go on.
+        sharing: How many commands like this one share the GPU; what a run's minutes are divided by.
         tell: Called with every `Progress` of a training run.
     """
 
@@ -36,6 +37,7 @@ class Bench:
     device: str = "auto"
     specimens: Sequence[Specimen] = ()
     minutes: float | None = None
+    sharing: int = 1
     tell: Callable[[Progress], None] = lambda _: None
 
     @property

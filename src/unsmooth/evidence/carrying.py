@@ -90,20 +90,27 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
     if not left:
         return
     folders = _trained(left, study, bench, None if end is None else (end - time.monotonic()) / 60)
+    done: dict[tuple[str, int], Trained] = {}
     for (variant, config), folder in zip(left.items(), folders, strict=True):
         if folder.manifest().get("state") in ("finished", "stopped"):
-            run = kept(variant, config, folder, len(left))
+            run = kept(variant, config, folder, len(left), bench.sharing)
             if look and folder.finished:
                 run = replace(run, looked=_looked(study, config, folder, bench))
-            known[variant, config.seed] = run
-    order = {variant: place for place, variant in enumerate(study.configs(bench))}
-    runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
-    bench.store.write_study(study.name, bench.scale, runs)
-    if unfinished := [variant for variant, config in left.items() if (variant, config.seed) not in known]:
+            done[variant, config.seed] = run
+    _add(done, study, bench)
+    if unfinished := [variant for variant, config in left.items() if (variant, config.seed) not in done]:
         raise NotFinishedError(
             f"Expected {study.name} to be trained in the time given but {', '.join(unfinished)} of seed "
             f"{next(iter(left.values())).seed} is not done. Try the same command again: it goes on from there."
         )
+
+
+def _add(done: Mapping[tuple[str, int], Trained], study: Study, bench: Bench) -> None:
+    """Beside what is there by now: another command may have trained other runs of the study meanwhile."""
+    known = {**_known(study, bench), **done}
+    order = {variant: place for place, variant in enumerate(study.configs(bench))}
+    runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
+    bench.store.write_study(study.name, bench.scale, runs)
 
 
 def _trained(configs: Mapping[str, Config], study: Study, bench: Bench, minutes: float | None) -> list[RunFolder]:
@@ -158,11 +165,11 @@ def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def kept(variant: str, config: Config, folder: RunFolder, together: int) -> Trained:
-    """What is kept of a run that came to its end."""
+def kept(variant: str, config: Config, folder: RunFolder, together: int, sharing: int = 1) -> Trained:
+    """What is kept of a run that came to its end, beside `together` others in each of `sharing` commands."""
     run = read_run(folder.path)
     device = torch.device("cuda" if _on_gpu(run) else "cpu")
-    beside = min(together, AT_ONCE) if device.type == "cuda" else 1
+    beside = sharing * min(together, AT_ONCE) if device.type == "cuda" else 1
     facts = ("state", "seconds", "steps", "done", "parameters", "data")
     return Trained(
         variant=variant,
