@@ -91,5 +91,9 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}),
     },
     "sharpen": _SPECTRAL,
+    "skipinit": {
+        "norms dropped": Setting({"start": 0.2}),
+        "norms kept": Setting({"start": 0.2, "norm": "keep"}),
+    },
     "smooth": _SPECTRAL,
 }
