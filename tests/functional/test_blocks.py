@@ -112,3 +112,12 @@ def test_what_is_measured_is_never_changed(kind: str) -> None:
     for block in blocks(tokens, Workspace()):
         find_confounds(block, measure(block))
     torch.testing.assert_close(tokens.input_BND, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_no_metric_reads_is_not_measured() -> None:
+    tokens = Tokens(torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)))
+    fill_in(tokens, [measure(block, centred=False) for block in blocks(tokens, Workspace())])
+    assert "centred_energy_B" not in vars(tokens)
+    light = join_sums([shared_sums(tokens, Shelf())], torch.device("cpu"))
+    assert torch.equal(light.unit_sum_BD, tokens.unit_sum_BD)
+    assert "centred_energy_B" not in vars(light)

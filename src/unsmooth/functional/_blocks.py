@@ -7,8 +7,8 @@ its result. Here the passes work in rooms that stay from layer to layer, a block
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -125,18 +125,34 @@ def _products_are_exact(values: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Sums:
-    """What is measured of a block, named after the properties of `Tokens` that it fills in."""
+    """What is measured of a block, named after the properties of `Tokens` that it fills in.
+
+    What takes a second look at the vectors, less their mean, is None where no metric reads it.
+    """
 
     norms_BN: Tensor
     mean_BD: Tensor
     unit_sum_BD: Tensor
-    centred_energy_B: Tensor
     absolute_sums: tuple[Tensor, Tensor]
-    centred_absolute_sums: tuple[Tensor, Tensor]
+    centred_energy_B: Tensor | None = None
+    centred_absolute_sums: tuple[Tensor, Tensor] | None = None
 
 
-# The properties of `Tokens` that are filled in.
+# The properties of `Tokens` that are filled in, and those among them that a second look is for.
 _FILLED = tuple(field.name for field in fields(Sums))
+_CENTRED = frozenset({"centred_energy_B", "centred_absolute_sums"})
+
+
+def reads_centred(metric: Callable[[Tokens], Tensor]) -> bool:
+    """Whether a metric reads sums of (I − Π)X: seen by what it leaves computed in a `Tokens`.
+
+    >>> from unsmooth.functional import mean_cosine, token_similarity
+    >>> reads_centred(mean_cosine), reads_centred(token_similarity)
+    (False, True)
+    """
+    tried = Tokens(torch.eye(3, 4).unsqueeze(0))
+    metric(tried)
+    return not _CENTRED.isdisjoint(vars(tried))
 
 
 def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:
@@ -185,20 +201,22 @@ def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
         values_BND.masked_fill_(~mask_BN.unsqueeze(-1), 0.0)
 
 
-def measure(block: Block) -> Sums:
-    """The shared sums of one block."""
+def measure(block: Block, centred: bool = True) -> Sums:
+    """The shared sums of one block, with or without those of (I − Π)X."""
     values, norms = block.values_BND, block.norms_BN
     unit_sum, total = block.weighted_sums(inverse(norms), None)
     mean = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
-    plain = block.absolute_sums(values)
-    centred = centre(values, mean, block.mask_BN, out=block.room_BND)
-    spread = block.at_real(euclidean_norm(centred)).square().sum(dim=1)
-    return Sums(norms, mean, unit_sum, spread, plain, block.absolute_sums(centred))
+    sums = Sums(norms, mean, unit_sum, block.absolute_sums(values))
+    if not centred:
+        return sums
+    centred_BND = centre(values, mean, block.mask_BN, out=block.room_BND)
+    spread = block.at_real(euclidean_norm(centred_BND)).square().sum(dim=1)
+    return replace(sums, centred_energy_B=spread, centred_absolute_sums=block.absolute_sums(centred_BND))
 
 
 def fill_in(tokens: Tokens, sums: Sequence[Sums]) -> None:
     """Set the properties of `tokens` from the sums of its blocks; each would compute the same by itself."""
-    for name in _FILLED:
+    for name in (name for name in _FILLED if getattr(sums[0], name) is not None):
         setattr(tokens, name, _join([getattr(part, name) for part in sums]))
 
 
@@ -209,10 +227,14 @@ def _join(values: Sequence[Tensor | tuple[Tensor, ...]]) -> Tensor | tuple[Tenso
     return tuple(torch.cat(pieces) for pieces in zip(*values, strict=True))
 
 
+def _filled(tokens: Tokens) -> list[str]:
+    return [name for name in _FILLED if name in vars(tokens)]
+
+
 def shared_sums(tokens: Tokens, shelf: Shelf) -> Tokens:
     """What was measured of `tokens`, on a shelf and without the vectors: whatever asks for those fails."""
     light = Tokens(tokens.input_BND.to("meta"))
-    for name in ("count_B", *_FILLED):
+    for name in ("count_B", *_filled(tokens)):
         value = getattr(tokens, name)
         setattr(light, name, shelf.keep(value) if isinstance(value, Tensor) else tuple(map(shelf.keep, value)))
     return light
@@ -230,6 +252,6 @@ def join_sums(parts: Sequence[Tokens], device: torch.device) -> Tokens:
 
     first = parts[0].input_BND
     joined = Tokens(first.new_empty((len(parts) * first.shape[0], *first.shape[1:])))
-    for name in ("count_B", *_FILLED):
+    for name in ("count_B", *_filled(parts[0])):
         setattr(joined, name, _join([there(getattr(part, name)) for part in parts]))
     return joined

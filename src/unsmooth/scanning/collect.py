@@ -12,7 +12,16 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
-from unsmooth.functional._blocks import Shelf, Workspace, blocks, fill_in, join_sums, measure, shared_sums
+from unsmooth.functional._blocks import (
+    Shelf,
+    Workspace,
+    blocks,
+    fill_in,
+    join_sums,
+    measure,
+    reads_centred,
+    shared_sums,
+)
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.calling import EVERYTHING, Selection
@@ -59,9 +68,12 @@ class Collector:
     _selection: Selection = EVERYTHING
     _workspace: Workspace = field(default_factory=Workspace)
     _shelf: Shelf = field(default_factory=Shelf)
+    _centred: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.gatherings = gatherings_for(self.metrics)
+        # Those of other kinds are few, and their functions take more than tokens to try them with.
+        self._centred = any(metric.metric.reads != "tokens" or reads_centred(metric) for metric in self.metrics)
 
     def begin(self, selection: Selection) -> None:
         """Start a batch."""
@@ -93,7 +105,7 @@ class Collector:
         """Fill in the sums that metrics share, and look for what stands out while the vectors are at hand."""
         sums, confounds = [], []
         for block in blocks(tokens, self._workspace):
-            sums.append(measure(block))
+            sums.append(measure(block, self._centred))
             if with_confounds:
                 confounds.append(find_confounds(block, sums[-1]))
         fill_in(tokens, sums)
