@@ -8,19 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.provenance import made
+from unsmooth.evidence.keeping import differing_settings, kept, rounded
 from unsmooth.evidence.study import Study, Trained
+from unsmooth.evidence.together import train_together
 from unsmooth.models.load import load
-from unsmooth.training import Config, LossNotFiniteError, RunFolder, TrainedRun, carry_on, read_run
-from unsmooth.training.driving import AT_ONCE
+from unsmooth.training import Config, RunFolder
 from unsmooth.training.place import take_place
-from unsmooth.training.plain import from_plain, to_plain
-
-DIGITS = 6
+from unsmooth.training.plain import from_plain
 
 
 class NotFinishedError(UnsmoothError):
@@ -89,7 +85,9 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
             left[variant] = config
     if not left:
         return
-    folders = _trained(left, study, bench, None if end is None else (end - time.monotonic()) / 60)
+    places = {_place(variant, config): config for variant, config in left.items()}
+    minutes = None if end is None else (end - time.monotonic()) / 60
+    folders = train_together(places, _home(study, bench), minutes=minutes, tell=bench.tell)
     done: dict[tuple[str, int], Trained] = {}
     for (variant, config), folder in zip(left.items(), folders, strict=True):
         if folder.manifest().get("state") in ("finished", "stopped"):
@@ -113,24 +111,6 @@ def _add(done: Mapping[tuple[str, int], Trained], study: Study, bench: Bench) ->
     bench.store.write_study(study.name, bench.scale, runs)
 
 
-def _trained(configs: Mapping[str, Config], study: Study, bench: Bench, minutes: float | None) -> list[RunFolder]:
-    """A run whose loss is no number any more has an outcome too; the others go on without it."""
-    out, left = _home(study, bench), dict(configs)
-    folders = {variant: RunFolder(out / _place(variant, config)) for variant, config in configs.items()}
-    while left:
-        try:
-            carry_on(
-                {_place(name, config): config for name, config in left.items()}, out, minutes=minutes, tell=bench.tell
-            )
-            break
-        except LossNotFiniteError:
-            stopped = [name for name in left if folders[name].manifest().get("state") == "stopped"]
-            if not stopped:
-                raise
-            left = {name: config for name, config in left.items() if name not in stopped}
-    return list(folders.values())
-
-
 def _home(study: Study, bench: Bench) -> Path:
     return bench.runs / bench.scale / study.name
 
@@ -148,66 +128,9 @@ def _known(study: Study, bench: Bench) -> dict[tuple[str, int], Trained]:
 
 
 def _check_same(run: Trained, config: Config, study: Study) -> None:
-    wanted, found = _settings(to_plain(config)), _settings(run.config)
-    if wanted != found:
-        differing = ", ".join(key for key in wanted if wanted[key] != found.get(key))
+    if differing := differing_settings(run, config):
         raise expected(
             f"results of {study.name} with the settings of now",
-            f"others for {run.variant} of seed {run.seed} ({differing})",
+            f"others for {run.variant} of seed {run.seed} ({', '.join(differing)})",
             "another --out, or removing its results",
         )
-
-
-def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the numbers: not the machine, nor where its data lie."""
-    kept = {key: value for key, value in plain.items() if key != "engine"}
-    kept["data"] = {key: value for key, value in plain["data"].items() if key != "path"}
-    return kept
-
-
-def kept(variant: str, config: Config, folder: RunFolder, together: int, sharing: int = 1) -> Trained:
-    """What is kept of a run that came to its end, beside `together` others in each of `sharing` commands."""
-    run = read_run(folder.path)
-    device = torch.device("cuda" if _on_gpu(run) else "cpu")
-    beside = sharing * min(together, AT_ONCE) if device.type == "cuda" else 1
-    facts = ("state", "seconds", "steps", "done", "parameters", "data")
-    return Trained(
-        variant=variant,
-        seed=config.seed,
-        config=to_plain(config),
-        made={**made(device), **{key: run.manifest.get(key) for key in facts}, "side_by_side": beside},
-        evaluations=tuple(_rounded(line, ("epoch", "loss", "accuracy")) for line in run.evaluations),
-        similarity=_similarity(run),
-        spectra=tuple(_rounded(line, ("epoch", "layers")) for line in run.spectra),
-    )
-
-
-def _on_gpu(run: TrainedRun) -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_name() == run.manifest.get("device")
-
-
-def _similarity(run: TrainedRun) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Every metric of the scans at the start and the end, and the mean cosine in between too."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for place, measured in enumerate(run.measurements):
-        ends = place in (0, len(run.measurements) - 1)
-        for metric in measured.scan.metrics:
-            if ends or metric == "mean_cosine":
-                layers = [rounded(row.mean) for row in measured.scan.curve(metric)]
-                found.setdefault(metric, []).append({"epoch": rounded(measured.epoch), "layers": layers})
-    return {metric: tuple(moments) for metric, moments in found.items()}
-
-
-def _rounded(line: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: rounded(line[key]) for key in keys if key in line}
-
-
-def rounded(value: Any) -> Any:
-    """Numbers with as many digits as anybody reads."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return value

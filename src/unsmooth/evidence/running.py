@@ -7,8 +7,8 @@ import time
 from unsmooth.evidence import claims as _claims
 from unsmooth.evidence import studies as _studies
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.carrying import rounded
 from unsmooth.evidence.claim import CLAIMS, Claim
+from unsmooth.evidence.keeping import rounded
 from unsmooth.evidence.provenance import made
 from unsmooth.evidence.store import Record
 from unsmooth.training.place import take_place

@@ -80,7 +80,7 @@ class Measuring:
     Args:
         every: Epochs (or steps where the run's length is given in steps) between measurements; 0 for none between.
         at: Further moments, in the same unit.
-        sequences: Images or texts of the test set to measure on.
+        sequences: Images or texts of the test set to measure on; 0 measures nothing at all, not even at the ends.
         metrics: As for `unsmooth.scan`; empty for its default set.
     """
 

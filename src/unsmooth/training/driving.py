@@ -16,7 +16,7 @@ from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
 from unsmooth.training.place import Place
-from unsmooth.training.run import Run
+from unsmooth.training.run import LossNotFiniteError, Run
 
 Tell = Callable[[Progress], None]
 AT_ONCE = 4
@@ -41,29 +41,51 @@ def late(end: float | None, place: Place) -> bool:
 
 
 def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, end: float | None) -> None:
-    config = runs[0][0]
+    with surrounded(runs[0][0], place):
+        side_by_side([Run(one, folder, place, tell) for one, folder in runs], end)
+
+
+@contextmanager
+def surrounded(config: Config, place: Place) -> Iterator[None]:
+    """What a run is built and moved in."""
     with warnings.catch_warnings(), reproducible(config), memory_in_words(config, place):
         # Said of every sharded block; nothing here is written in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         # What draws from torch's generator after all draws the same, whatever was drawn before.
         with private_randomness(config.seed):
-            side_by_side([Run(one, folder, place, tell) for one, folder in runs], end)
+            yield
 
 
 def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
-    """Move all runs on in turn until each is done, or paused because the time is up; on a GPU their steps overlap."""
-    going = list(runs)
+    """Move all runs on in turn until each is done, or paused because the time is up; on a GPU their steps overlap.
+
+    Raises:
+        LossNotFiniteError: One of them lost its numbers; the others went on to their end, or their pause, before.
+    """
+    going, lost = list(runs), list[LossNotFiniteError]()
     while going:
         for run in list(going):
-            if not run.done:
-                run.advance()  # at least once, however little time there is
-            if run.done:
-                run.finish()
-            elif run.may_pause and late(end, run.place):
-                run.pause()
-            else:
-                continue
+            try:
+                if not _moved(run, end):
+                    continue
+            except LossNotFiniteError as error:
+                lost.append(error)
             going.remove(run)
+    if lost:
+        raise lost[0]
+
+
+def _moved(run: Run, end: float | None) -> bool:
+    """One step on; whether it was the last for now."""
+    if not run.done:
+        run.advance()  # at least once, however little time there is
+    if run.done:
+        run.finish()
+        return True
+    if run.may_pause and late(end, run.place):
+        run.pause()
+        return True
+    return False
 
 
 @contextmanager

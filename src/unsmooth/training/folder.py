@@ -6,8 +6,8 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import check_writable, finite, write_whole
 from unsmooth.training.config import Config
 from unsmooth.training.durable import sync_file
+from unsmooth.training.holding import held
 from unsmooth.training.plain import from_plain, to_plain
 
 FORMAT = 1
@@ -112,24 +113,9 @@ class RunFolder:
                 if _DRAFT.fullmatch(path.name):
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else carries this run out meanwhile; the system lets go when the process ends, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        with (self.path / ".lock").open("a") as file:
-            try:
-                # Not flock, which processes that load data would inherit and hold on to.
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                hint = "waiting for it, or another --out"
-                raise expected(f"a run in {self.path} that nobody is carrying out", "one under way", hint) from None
-            except OSError:
-                pass  # a disk that knows no locks
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """Nobody else carries this run out meanwhile."""
+        return held(self.path, f"a run in {self.path} that nobody is carrying out")
 
 
 def _broken(path: Path) -> UnsmoothError:

@@ -143,6 +143,11 @@ class Run:
         """One step, and what is due after it. Hands work to the device without waiting, unless something is due."""
         if self.step == 0:
             self._measure_if_due()
+        self.move()
+        self._after_step()
+
+    def move(self) -> None:
+        """One step alone, without looking, saving or writing down."""
         passes = self.table.passes_of(self.step)
         before = self.table.batches_before(self.step)
         mover: Any = self.replay or self.engine
@@ -155,7 +160,6 @@ class Run:
                     mover.accumulate()
             mover.update()
         self.step += 1
-        self._after_step()
 
     def _holding_back(self, more: bool) -> AbstractContextManager[Any]:
         """Between micro-batches of one step processes need not agree on gradients yet."""

@@ -97,13 +97,14 @@ def timetable(config: Config, per_epoch: int, share: int, ranks: int) -> Timetab
         return frozenset({step for step in inside if 0 < step < steps} | {steps} | ({0} if first else set()))
 
     extra = {round(at * unit) for at in config.measuring.at}
+    measured = moments(config.measuring.every, first=True) | {one for one in extra if one <= steps}
     return Timetable(
         steps=steps,
         per_epoch=per_epoch,
         passes=passes,
         warmup=round(config.schedule.warmup * unit),
         evaluations=moments(config.evaluate_every),
-        measurements=moments(config.measuring.every, first=True) | {one for one in extra if one <= steps},
+        measurements=measured if config.measuring.sequences else frozenset(),
         checkpoints=moments(config.checkpoint_every),
         ramp=round(config.ramp * steps),
     )

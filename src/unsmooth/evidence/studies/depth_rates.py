@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.rates import PROBE_SEED
 from unsmooth.evidence.studies.depth import rates, settings, variants
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
 
-SEED = 100
+SEED = PROBE_SEED
 
 
 @study
@@ -43,12 +44,3 @@ def probed(bench: Bench) -> dict[str, dict[float, float]]:
         run = by_seed[SEED]
         found.setdefault(name.rpartition("@")[0], {})[float(run.config["optimiser"]["lr"])] = run.accuracy
     return found
-
-
-def best(by_rate: dict[float, float]) -> float:
-    """The rate with the highest accuracy; of several, the lowest.
-
-    >>> best({0.001: 0.5, 0.0003: 0.5, 0.0001: 0.4})
-    0.0003
-    """
-    return max(sorted(by_rate), key=lambda rate: by_rate[rate])

@@ -13,9 +13,10 @@ from torch import nn
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.branches import branch_shares
+from unsmooth.evidence.rates import best
 from unsmooth.evidence.shown import Shown, eyes
 from unsmooth.evidence.studies.depth import settings
-from unsmooth.evidence.studies.depth_rates import best, probed
+from unsmooth.evidence.studies.depth_rates import probed
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
 
