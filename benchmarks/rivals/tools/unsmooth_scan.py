@@ -17,10 +17,11 @@ SAME_JOB = "mean_cosine(with_self=True)"
 
 
 def load(folder: Path) -> nn.Module:
-    """The model as a user of unsmooth loads it."""
-    import unsmooth
+    """The body of the model, as the others load it: a head that a scan does not run would count for the scan."""
+    from transformers import AutoModel
 
-    return unsmooth.load(folder)
+    model: nn.Module = AutoModel.from_pretrained(folder).eval()
+    return model
 
 
 def _scan(metrics: Sequence[str] | None) -> Callable[[nn.Module, Turns], dict[str, Any]]:
