@@ -34,6 +34,11 @@ _PRE_NORM = (
     *("own_vit", "own_encoder_peri", "own_decoder"),
 )
 _NOT_POST_NORM = (*_PRE_NORM, "neox_parallel")
+_POST_NORM = (
+    *("bert", "roberta", "mpnet", "albert", "bert_decoder", "torch_post", "torch_tokens_first"),
+    *("own_encoder_post", "own_decoder_relative"),
+)
+_PERI_NORM = ("own_encoder_peri",)
 _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
 _CAUSAL = (*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative")
 
@@ -81,10 +86,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"dc": 0.2, "hc": 0.4, "variant": "official"}),
         "fixed": Setting({"dc": 0.2, "hc": 0.4, "learn": "no"}),
     },
+    "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
+    "layerscale": {"γ by depth": Setting()},
     "neutreno": {
         "λ fixed": Setting({"lam": 0.6}),
         "λ by layer": Setting({"lam": 0.6, "learn": "layer"}),
     },
+    "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "residual_scaling": {"1/√L": Setting()},
     "rezero": {
         "norms dropped": Setting({"start": 0.2}),

@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.site import Site
+from unsmooth.remedies.site import Site, as_in_out
 
 
 def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
-    """Multiply a linear map, or a norm, and its bias, in place.
+    """Multiply a linear map, or a norm, and its bias, in place: by a number, or by one per channel of its output.
 
-    >>> linear = nn.Linear(1, 1)
+    >>> linear = nn.Linear(1, 2)
     >>> _ = nn.init.constant_(linear.weight, 2.0), nn.init.constant_(linear.bias, 1.0)
-    >>> scale_linear(linear, 0.5)
-    >>> linear(torch.tensor([3.0])).item()  # half of 2·3 + 1
-    3.5
+    >>> scale_linear(linear, torch.tensor([0.5, 10.0]))
+    >>> linear(torch.tensor([3.0])).tolist()  # half of 2·3 + 1, and ten of it
+    [3.5, 70.0]
     """
     with torch.no_grad():
-        for parameter in module.parameters(recurse=False):
-            parameter.mul_(scale)
+        for name, parameter in module.named_parameters(recurse=False):
+            (as_in_out(module, name) if parameter.ndim > 1 else parameter).mul_(scale)
 
 
 def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Blocks without their norms: a norm is dropped by making it do nothing, and comes back as it was."""
+"""Norms that remedies take away or add: a norm is dropped by making it do nothing, and comes back as it was."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 
-from unsmooth.models.block_parts import part
+from unsmooth.models.block_parts import norm_at, part
+from unsmooth.models.value_projection import Norm
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.site import Site
@@ -54,6 +57,37 @@ def take_norms_out(state: dict[str, Any], block_prefix: str, site: Site, dropped
             found = state.pop(f"{block_prefix}{path}.{name}", None)
             if found is not None and parameter is not None:
                 parameter.data.copy_(found)
+
+
+class AddedNorm(nn.Module):
+    """A new norm of the stream's width, of the kind and with the eps of the block's own.
+
+    Args:
+        site: The block, with norms that are not dropped.
+        start: What its weights are before training; a bias, which it has where the block's own have one, is zero.
+    """
+
+    # No `reset_parameters`: what begins models anew would take it for weights of the model, and forget `start`.
+
+    def __init__(self, site: Site, start: float = 1.0) -> None:
+        super().__init__()
+        own = norm_at(site.block, site.wiring.norms[0])
+        self.kind, self.eps = own.kind, own.eps
+        self.weight = nn.Parameter(torch.full((site.dim,), start, **site.like_weights()))
+        self.bias = None if own.bias is None else nn.Parameter(torch.zeros(site.dim, **site.like_weights()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (..., dim), in float32 or better where weights and numbers differ in dtype."""
+        exact = x.dtype if x.dtype == self.weight.dtype else torch.promote_types(x.dtype, torch.float32)
+        weight, bias = self.weight.to(exact), None if self.bias is None else self.bias.to(exact)
+        if self.kind == "rms":
+            return F.rms_norm(x.to(exact), weight.shape, weight, self.eps).to(x.dtype)
+        return F.layer_norm(x.to(exact), weight.shape, weight, bias, self.eps).to(x.dtype)
+
+    def read(self) -> Norm:
+        """As those who explain a model know it."""
+        bias = None if self.bias is None else self.bias.detach()
+        return Norm(self.kind, self.weight.detach(), bias, self.eps)
 
 
 def are_dropped(site: Site) -> bool:
