@@ -6,7 +6,7 @@ how deep it was is written beside it. Cosines are between patches: the class tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unsmooth.evidence.bench import Bench
@@ -19,18 +19,19 @@ MOMENTS = {"before training": 0, "after training": -1}
 Measured = Mapping[str, Any]
 
 
-def kept_by_depth(bench: Bench) -> dict[str, Any]:
-    """Of every variant: depth, rate, and by seed accuracy and mean cosine by layer; accuracies of the probed rates."""
+def kept_by_depth(bench: Bench, keep: Callable[[str], bool]) -> dict[str, Any]:
+    """Of variants to `keep`: depth, rate, and by seed accuracy and mean cosine by layer; accuracy at probed rates."""
     from unsmooth.evidence.studies.depth_rates import probed
 
     trained = bench.study("depth_seeds")
     first = next(iter(next(iter(trained.values())).values()))
     return {
         "chance": first.chance,
-        "variants": {variant: _kept(by_seed) for variant, by_seed in trained.items()},
+        "variants": {variant: _kept(by_seed) for variant, by_seed in trained.items() if keep(variant)},
         "probes": {
             variant: {f"{rate:g}": accuracy for rate, accuracy in by_rate.items()}
             for variant, by_rate in probed(bench).items()
+            if keep(variant)
         },
     }
 

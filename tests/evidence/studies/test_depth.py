@@ -98,8 +98,9 @@ def test_what_is_kept_of_runs(tmp_path: Path) -> None:
     low, high = rates(bench)
     pretend(bench, "depth_rates", (SEED,), lambda _, rate, __: 0.6 if rate == low else 0.3)
     pretend(bench, "depth_seeds", (0, 1), lambda variant, _, seed: 0.7 + seed / 10, stopped=("post-24", 1))
-    kept = kept_by_depth(bench)
+    kept = kept_by_depth(bench, lambda variant: variant != "rezero-24")
     assert kept["chance"] == 0.1
+    assert "rezero-24" not in {*kept["variants"], *kept["probes"]}
     assert kept["probes"]["pre-24"] == {f"{low:g}": 0.6, f"{high:g}": 0.3}
     assert kept["variants"]["pre-24"] == {
         "depth": 3,

@@ -54,10 +54,7 @@ class DeescalationRescues(Claim):
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """All deep models."""
-        found = kept_by_depth(bench)
-        for part in ("variants", "probes"):
-            found[part] = {name: one for name, one in found[part].items() if name.rpartition("-")[2] in DEEP}
-        return found
+        return kept_by_depth(bench, lambda variant: variant.rpartition("-")[2] in DEEP)
 
     def judge(self, measured: Measured) -> Judgement:
         """Three findings at each depth that was run; the rivals are only reported."""

@@ -54,10 +54,7 @@ class PostNormFailsDeep(Claim):
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Post-norm and pre-norm models alone."""
-        found = kept_by_depth(bench)
-        for part in ("variants", "probes"):
-            found[part] = {name: one for name, one in found[part].items() if name.startswith(("post-", "pre-"))}
-        return found
+        return kept_by_depth(bench, lambda variant: variant.startswith(("post-", "pre-")))
 
     def judge(self, measured: Measured) -> Judgement:
         """Which depths fail, what tokens are like there, and how far post-norm is from pre-norm."""
