@@ -88,6 +88,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "layerscale": {"γ by depth": Setting()},
+    "gfsa": {
+        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=("mpnet",)),
+        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=("mpnet",)),
+    },
     "neutreno": {
         "λ fixed": Setting({"lam": 0.6}),
         "λ by layer": Setting({"lam": 0.6, "learn": "layer"}),

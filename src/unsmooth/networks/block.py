@@ -51,6 +51,9 @@ class Attention(nn.Module):
         causal: Whether a token sees only itself and those before it.
     """
 
+    # An attribute, so that another function of the same arguments can stand in its place.
+    mix = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, config: Stack, layer: int, causal: bool = False) -> None:
         super().__init__()
         self.heads, self.head_dim, self.is_causal = config.heads, config.head_dim, causal
@@ -62,7 +65,7 @@ class Attention(nn.Module):
         """`mask` is True where a query sees a key, broadcastable to (batch, heads, queries, keys)."""
         query, key, value = self.split(self.qkv(x_BND))
         # torch takes either a mask or the word that it is causal; a mask says both.
-        mixed = F.scaled_dot_product_attention(query, key, value, mask, is_causal=self.is_causal and mask is None)
+        mixed = self.mix(query, key, value, mask, is_causal=self.is_causal and mask is None)
         return self.joined(mixed, keys)
 
     def split(self, made_BNM: Tensor) -> tuple[Tensor, ...]:

@@ -78,7 +78,7 @@ class RelativeAttention(Attention):
         content, position = (bias.to(query.dtype)[:, None] for bias in (sight.content_bias, sight.position_bias))
         scores = shifted((query + position) @ position_1HKE.to(query.dtype).mT) * self.head_dim**-0.5
         scores = scores.masked_fill(~sight.visible, float("-inf"))
-        return self.joined(F.scaled_dot_product_attention(query + content, key, value, scores), keys)
+        return self.joined(self.mix(query + content, key, value, scores), keys)
 
 
 class RelativeBlock(Block):

@@ -17,10 +17,12 @@ from unsmooth.errors import expected, unknown_name
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.registry import Registry
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
 
 PLACES: Mapping[str, str] = {
     "on_values": "the values, (batch, tokens, key/value heads, head dim), before attention mixes them",
+    "on_mixing": "attention itself, given as a function that may run again with other queries, keys, values or logits",
     "on_heads": "what each head gives, (batch, tokens, query heads, head dim), before the output projection",
     "on_attention": "the attention branch, (batch, tokens, dim), before it is added to the stream",
     "on_mlp": "the MLP branch before it is added to the stream",
@@ -70,6 +72,10 @@ class Edit(nn.Module):
 
     def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
         """Edit the values before attention mixes them."""
+        raise NotImplementedError
+
+    def on_mixing(self, mix: Mix, call: Call) -> Tensor:
+        """What each head gives, (batch, query heads, tokens, head dim), in place of `mix()`, what the host computes."""
         raise NotImplementedError
 
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:

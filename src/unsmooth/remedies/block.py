@@ -22,6 +22,7 @@ from unsmooth.remedies.hooks import (
     remove_hooks,
 )
 from unsmooth.remedies.memory import get_ready
+from unsmooth.remedies.routing import Mixing, edit_mixing, restore_mixing
 from unsmooth.remedies.site import Site
 
 # The name under which a block holds its edits, and so a part of their keys in a state_dict.
@@ -110,6 +111,8 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     for place in edit.places():
         if place == "on_values":
             _values(site).register_forward_hook(EditValues(edit, home.now, wiring))
+        elif place == "on_mixing":
+            edit_mixing(block.get_submodule(wiring.attention), Mixing(edit, home.now))
         elif place == "on_heads":
             _note_values(site, home)
             _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
@@ -158,6 +161,7 @@ def drop_edit(site: Site, name: str) -> None:
     assert home is not None, "only called for blocks that have edits"
     edit = home.edits()[name]
     delattr(home, name)
+    restore_mixing(site.block.get_submodule(site.wiring.attention), edit)
     for module in site.block.modules():
         remove_hooks(module, edit)
     if not home.edits():

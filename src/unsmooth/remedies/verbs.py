@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models import find_anatomy
 from unsmooth.models.anatomy import Anatomy
-from unsmooth.models.block_parts import linear_weights
+from unsmooth.models.block_parts import linear_weights, part
 from unsmooth.models.watch import is_compiled
 from unsmooth.remedies.base import Edit, option_defaults
 from unsmooth.remedies.block import add_edit, drop_edit, hook_stack, remedies_of, sites_of, stack_of
@@ -23,6 +23,7 @@ from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
+from unsmooth.remedies.routing import why_not_mixable
 from unsmooth.remedies.site import Site
 
 M = TypeVar("M", bound=nn.Module)
@@ -208,7 +209,7 @@ def _check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]
             again = f"{kind.name} in block {site.path!r} already"
             raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
         _check_weights(site)
-        reason = kind.refusal(site, options)
+        reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
         if reason is not None:
             raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
     if not kind.leaks(options) or not any(site.causal for site in sites):
@@ -222,6 +223,16 @@ def _check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]
     warnings.warn(
         f"{kind.name} lets tokens of a causal model see later ones: outputs leak the future.", UserWarning, stacklevel=3
     )
+
+
+def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
+    """Attention is mixed by one edit only: what one does to a map, another need not leave it there to do."""
+    if kind.on_mixing is Edit.on_mixing:
+        return None
+    other = next((name for name, edit in _edits(site).items() if "on_mixing" in edit.places()), None)
+    if other is not None:
+        return f"{other} already does the mixing of its attention"
+    return why_not_mixable(part(site.block, site.wiring.attention))
 
 
 def _check_weights(site: Site) -> None:
