@@ -18,6 +18,7 @@ from unsmooth.cli.app import run
 from unsmooth.doctor import plugins as all_groups
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import METRICS
+from unsmooth.losses import LOSSES
 from unsmooth.models import HOSTS
 from unsmooth.plugins import PluginWarning
 from unsmooth.presets import PRESETS
@@ -72,7 +73,7 @@ class Slab(nn.Module):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
-    with unread(METRICS, HOSTS, REMEDIES, PRESETS):
+    with unread(METRICS, HOSTS, REMEDIES, PRESETS, LOSSES):
         yield tmp_path
 
 
@@ -127,6 +128,7 @@ def test_no_package_changes_what_a_scan_measures_unasked(folder: Path) -> None:
         ("unsmooth.hosts", "number", SLAB, "an unsmooth.models.Host"),
         ("unsmooth.hosts", "slab", SLAB.replace('"slab"', '"bert"'), "'bert', which is taken"),
         ("unsmooth.presets", "number", SLAB, "an unsmooth.presets.Preset"),
+        ("unsmooth.losses", "number", SLAB, "with @unsmooth.losses.loss"),
         ("unsmooth.nothing", "number", SLAB, "has no nothing"),
     ],
 )

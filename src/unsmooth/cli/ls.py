@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|presets|models|remedies|recipes|claims|studies|plugins``: what there is, with definitions."""
+"""``unsmooth ls metrics|presets|models|remedies|losses|recipes|claims|studies|plugins``: what there is, defined."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unsmooth.cli.ls_losses import loss_entries, print_losses
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.cli.ls_presets import preset_entries, print_presets
 from unsmooth.errors import unknown_name
@@ -31,17 +32,20 @@ _IN_A_DECODER = {
 def ls(
     what: Annotated[
         str,
-        typer.Argument(metavar="metrics|presets|models|remedies|recipes|claims|studies|plugins", help="What to list."),
+        typer.Argument(
+            metavar="metrics|presets|models|remedies|losses|recipes|claims|studies|plugins", help="What to list."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics, presets, models, remedies, training recipes, claims, studies or plugins that unsmooth knows."""
+    """List the metrics, presets, models, remedies, losses, recipes, claims, studies or plugins that unsmooth knows."""
     kinds = {
         "metrics": (metric_entries, print_metrics),
         "presets": (preset_entries, print_presets),
         "models": (model_entries, print_models),
         "remedies": (remedy_entries, print_remedies),
+        "losses": (loss_entries, print_losses),
         "recipes": (recipe_entries, print_recipes),
         "claims": (claim_entries, print_claims),
         "studies": (study_entries, print_studies),

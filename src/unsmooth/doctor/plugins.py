@@ -13,6 +13,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "unsmooth.metrics": ("unsmooth.functional", "METRICS"),
     "unsmooth.hosts": ("unsmooth.models", "HOSTS"),
     "unsmooth.remedies": ("unsmooth.remedies", "REMEDIES"),
+    "unsmooth.losses": ("unsmooth.losses", "LOSSES"),
     "unsmooth.presets": ("unsmooth.presets", "PRESETS"),
 }
 """Entry point group to the room and the registry that reads it."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.functional._metric import metric
-from unsmooth.functional._pairs import row_slices
+from unsmooth.functional._pairs import over_rows
 from unsmooth.functional._tokens import Tokens
 
 
@@ -65,7 +65,5 @@ def mean_cosine(
 def _absolute_sum(tokens: Tokens) -> Tensor:
     """Σ_ij |x̂_i·x̂_j|, a slice of rows at a time."""
     unit_BND = tokens.values_BND.double() * tokens.inverse_norms_BN.double().unsqueeze(-1)
-    total = unit_BND.new_zeros(unit_BND.shape[0])
-    for rows in row_slices(unit_BND):
-        total = total + (unit_BND[:, rows] @ unit_BND.mT).abs().sum(dim=(1, 2))
-    return total.to(tokens.dtype)
+    sums_BN = over_rows(unit_BND, lambda products_BRN, rows: products_BRN.abs().sum(dim=-1))
+    return sums_BN.sum(dim=-1).to(tokens.dtype)

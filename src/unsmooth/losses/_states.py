@@ -1,0 +1,81 @@
+"""Hidden states as losses take them: checked once, in float32 or better, padding never read.
+
+Shape suffixes: B sequences, N tokens (padded), D dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import expected, unknown_name
+from unsmooth.functional import Tokens
+from unsmooth.functional._tokens import first_real
+
+
+def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> Tokens:
+    """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence."""
+    if isinstance(hidden, Tensor) and hidden.ndim == 2:
+        hidden, mask = hidden.unsqueeze(0), None if mask is None else mask.unsqueeze(0)
+    tokens = Tokens(hidden, mask)
+    count = tokens.input_BND.shape[1]
+    if count < at_least:
+        raise expected(f"at least {at_least} tokens to compare", f"{count} in each sequence", "longer sequences")
+    return tokens
+
+
+def same_tokens(beside: Tensor, tokens: Tokens, name: str) -> Tokens:
+    """Another layer of the same tokens."""
+    shape = tuple(tokens.input_BND.shape)
+    if not isinstance(beside, Tensor) or tuple(beside.shape) != shape:
+        got = tuple(beside.shape) if isinstance(beside, Tensor) else type(beside).__name__
+        raise expected(f"`{name}` of shape {shape}, as the hidden states", got, "two layers of one pass")
+    return Tokens(beside, tokens.mask_BN)
+
+
+def mean_where(values_B: Tensor, counted_B: Tensor) -> Tensor:
+    """Mean over the sequences that count; 0 where none does, and then with zero gradients."""
+    kept = torch.where(counted_B, values_B, 0.0).sum()
+    return kept / counted_B.sum().clamp_min(1).to(values_B.dtype)
+
+
+def pooled(tokens: Tokens, pooling: str) -> tuple[Tensor, Tensor]:
+    """One vector per sequence (B, D), float64, and which sequences have any real token (B,)."""
+    counted_B = tokens.count_B > 0
+    if pooling == "mean":
+        return tokens.mean_BD.double(), counted_B
+    if pooling not in ("first", "last"):
+        raise unknown_name("pooling", pooling, ("first", "last", "mean"))
+    values_BND, mask_BN = tokens.values_BND, tokens.mask_BN
+    if mask_BN is None:
+        return values_BND[:, 0 if pooling == "first" else -1].double(), counted_B
+    place_B = first_real(mask_BN) if pooling == "first" else mask_BN.shape[1] - 1 - first_real(mask_BN.flip(1))
+    index_B1D = place_B[:, None, None].expand(-1, 1, tokens.dim)
+    return values_BND.gather(1, index_B1D).squeeze(1).double(), counted_B
+
+
+def two_views(
+    hidden: Tensor, mask: Tensor | None, other: Tensor, other_mask: Tensor | None, pooling: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Vectors of the same sequences in two passes, both (B, D), and which have tokens in both (B,)."""
+    first, second = states(hidden, mask, at_least=1), states(other, other_mask, at_least=1)
+    shapes = [(one.input_BND.shape[0], one.dim) for one in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise expected(f"`other_BND` of the same (batch, dim) = {shapes[0]}", shapes[1], "two passes over one batch")
+    if shapes[0][0] < 2:
+        raise expected("at least two sequences to compare", "one", "a larger batch")
+    (one_BD, one_B), (two_BD, two_B) = pooled(first, pooling), pooled(second, pooling)
+    return one_BD, two_BD, one_B & two_B
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length 1; zero stays zero, with a zero gradient."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors * torch.where(norms > 0, 1.0 / torch.where(norms > 0, norms, 1.0), 0.0)
+
+
+def positive(name: str, value: float) -> float:
+    """Refuse a temperature or a margin that is not above 0."""
+    if not value > 0:
+        raise expected(f"{name} above 0", value, f"{name}=1.0")
+    return float(value)

@@ -1,0 +1,63 @@
+"""What is wrong is told in one line; losses as text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unsmooth import losses
+from unsmooth.errors import UnsmoothError
+
+X = torch.ones(2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: losses.cosine(torch.ones(2, 1, 3)), "at least 2 tokens to compare but got 1 in each sequence"),
+        (lambda: losses.laplacian(torch.ones(1, 3)), "at least 2 tokens to compare"),
+        (lambda: losses.cosine(X, torch.ones(2, 4)), "a boolean `mask`"),
+        (lambda: losses.cosine(X.long()), "a floating type"),
+        (lambda: losses.cosine(torch.ones(3)), r"shape \(batch, tokens, dim\)"),
+        (lambda: losses.simcse(X[:1], other_BND=X[:1]), "at least two sequences to compare but got one"),
+        (lambda: losses.duorec(X[:1], other_BND=X[:1]), "at least two sequences to compare but got one"),
+        (lambda: losses.simcse(X, other_BND=X[..., :2]), "the same"),
+        (lambda: losses.simcse(X, other_BND=X, pooling="max"), "a known pooling"),
+        (lambda: losses.simcse(X, other_BND=X, temperature=0.0), "temperature above 0"),
+        (lambda: losses.duorec(X, other_BND=X, similarity="l2"), "a known similarity"),
+        (lambda: losses.layer_contrast(X, first_BND=X[:, :3]), "two layers of one pass"),
+        (lambda: losses.layer_contrast(X[:, :3], first_BND=X[:, :3], neighbourhood=3), "a square image"),
+        (lambda: losses.layer_contrast(X, first_BND=X, neighbourhood=4), "an odd number"),
+        (lambda: losses.spectrum(X, decay="linear"), "a known decay"),
+        (lambda: losses.spectrum(X, rate=-1.0), "rate of at least 0"),
+        (lambda: losses.dispersion(X, form="l1"), "a known form"),
+        (lambda: losses.dispersion(X, of="images"), "a known set"),
+        (lambda: losses.dispersion(X[:1], of="means"), "at least two sequences"),
+        (lambda: losses.dispersion(X, torch.ones(2, 4).bool(), of="sequences"), "without a mask"),
+        (lambda: losses.parse_loss("cosine(weigth=1)"), "Did you mean 'weight'"),
+        (lambda: losses.parse_loss("cosine(weight=much)"), "weight as a number"),
+        (lambda: losses.parse_loss("cosine(layer=0.5)"), "layer as a whole number"),
+        (lambda: losses.parse_loss("cosine(0.1)"), "a loss such as"),
+        (lambda: losses.parse_loss("cosine("), "a loss such as"),
+        (lambda: losses.parse_loss("cosine(absolute=len('a'))"), "numbers, words"),
+    ],
+)
+def test_one_line(call: object, words: str) -> None:
+    with pytest.raises(UnsmoothError, match=words) as caught:
+        call()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_term_is_the_weighted_loss() -> None:
+    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    term = losses.parse_loss("cosine(absolute=True, weight=0.5)")
+    assert term(x).item() == pytest.approx(0.5 * losses.cosine(x, absolute=True).item())
+
+
+def test_every_loss_says_what_it_is() -> None:
+    assert len(losses.LOSSES) >= 7
+    for name, declared in losses.LOSSES.items():
+        facts = declared.describe()
+        assert all(facts[key] for key in ("summary", "equation", "paper", "cost", "degenerate", "basis")), name
+        assert declared.function.__doc__
+        assert "Example:" in declared.function.__doc__

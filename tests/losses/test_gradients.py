@@ -1,0 +1,131 @@
+"""Gradients: right, finite where tokens are zero or equal, zero at padding; memory; half types; torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unsmooth import losses
+from unsmooth.functional import _pairs
+
+CASES: dict[str, dict[str, Any]] = {
+    "cosine": {},
+    "cosine(absolute)": {"absolute": True},
+    "laplacian": {},
+    "layer_contrast": {},
+    "spectrum": {"decay": "polynomial", "rate": 0.5, "scale": 2.0},
+    "simcse": {},
+    "duorec": {},
+    "dispersion": {},
+    "dispersion(cosine)": {"form": "cosine"},
+    "dispersion(hinge)": {"form": "hinge", "margin": 5.0},
+    "dispersion(covariance)": {"form": "covariance"},
+    "dispersion(means)": {"of": "means"},
+}
+EVERY = pytest.mark.parametrize("case", CASES)
+
+
+def of(case: str, mask: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    declared = losses.LOSSES[case.split("(")[0]]
+
+    def value(x: Tensor) -> Tensor:
+        still = torch.linspace(-1, 1, x.numel()).bfloat16().to(x.dtype).view_as(x)
+        beside = {"tokens": {}, "layers": {"first_BND": still}, "views": {"other_BND": still}}[declared.reads]
+        return declared.function(x, mask, **beside, **CASES[case])
+
+    return value
+
+
+def tokens(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@EVERY
+def test_gradients_are_those_of_the_value(case: str) -> None:
+    if case == "laplacian":
+        pytest.skip("its weights are held constant")
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]).bool()
+    assert torch.autograd.gradcheck(of(case, mask), tokens().requires_grad_(), eps=1e-6, atol=1e-7)
+
+
+def test_laplacian_pushes_with_constant_weights() -> None:
+    x = tokens().requires_grad_()
+    losses.laplacian(x, temperature=0.3).backward()
+    found, x = x.grad, tokens().requires_grad_()
+    unit = x / x.norm(dim=-1, keepdim=True)
+    cosines = unit @ unit.mT
+    weights = (cosines.detach() / 0.3).exp() * (1 - torch.eye(5, dtype=torch.float64))
+    (-(weights * (1 - cosines)).sum((1, 2)) / weights.sum((1, 2))).mean().backward()
+    torch.testing.assert_close(found, x.grad)
+
+
+@EVERY
+@pytest.mark.parametrize("kind", ["zero", "equal", "some zero", "two left", "one left", "none left"])
+def test_gradients_are_finite(case: str, kind: str) -> None:
+    x, mask = tokens(torch.float32), None
+    if kind in ("zero", "equal"):
+        x = torch.zeros_like(x) if kind == "zero" else torch.ones_like(x)
+    elif kind == "some zero":
+        x[0], x[1, 2] = 0.0, 0.0
+    else:
+        mask = torch.zeros(3, 5, dtype=torch.bool)
+        mask[:, 1 : 1 + {"two": 2, "one": 1, "none": 0}[kind.split()[0]]] = True
+        x = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
+    x.requires_grad_()
+    value = of(case, mask)(x)
+    assert value.shape == ()
+    assert value.isfinite()
+    value.backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    if mask is not None:
+        assert not x.grad[~mask].any()
+    if kind == "none left":
+        assert value.item() == 0.0
+
+
+@EVERY
+def test_slices_change_nothing(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for entries in (2**19, 15):
+        monkeypatch.setattr(_pairs, "_ENTRIES", entries)
+        x = tokens().requires_grad_()
+        value = of(case)(x)
+        value.backward()
+        found.append((value.detach(), x.grad))
+    torch.testing.assert_close(found[0], found[1])
+
+
+@EVERY
+def test_half_types_are_summed_in_float32(case: str) -> None:
+    x = tokens(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = of(case)(x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, of(case)(x.double()).float(), atol=2e-6, rtol=2e-6)
+
+
+def test_a_long_sequence_keeps_no_matrix_of_pairs() -> None:
+    x = torch.randn(1, 3000, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    kept = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        losses.dispersion(x)
+    assert kept < 3000 * 3000 / 10
+
+
+def test_compiled_without_a_break() -> None:
+    x, mask = tokens(torch.float32), torch.ones(3, 5, dtype=torch.bool)
+    for case in ("dispersion", "layer_contrast"):
+        function = of(case, mask)
+        compiled = torch.compile(function, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x), function(x))
