@@ -107,5 +107,9 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "norms dropped": Setting({"start": 0.2}),
         "norms kept": Setting({"start": 0.2, "norm": "keep"}),
     },
+    "sigma_reparam": {
+        "paper": Setting(),
+        "official": Setting({"variant": "official"}),
+    },
     "smooth": _SPECTRAL,
 }

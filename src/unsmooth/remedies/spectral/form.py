@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.leading import ExactBuffers
 from unsmooth.remedies.spectral.interval import Interval
 from unsmooth.remedies.spectral.projecting import HeadMaps
 from unsmooth.remedies.spectral.slots import ValueSlots
-
-# Layers are stacked to be worked on together; more numbers than these are done in several goes.
-_TOGETHER = 2**26
+from unsmooth.remedies.together import grouped
 
 
-class Form(nn.Module):
+class Form(ExactBuffers):
     """How W_O follows from W_V and, in some forms, from a vector ψ.
 
     What depends on the value weights is brought up to date in two ways: `advance`, a few kernels for all layers
@@ -111,13 +110,6 @@ class Form(nn.Module):
         if self.installed and not self.training and not self.slots.sharded():
             self.make_exact()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in self._buffers.items():
-            if buffer is not None:  # a model that is cast to bfloat16 keeps these
-                self._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
-        return self
-
 
 def stacked(forms: Sequence[Form]) -> Tensor:
     """The value weights (L, M, D) of layers of one shape, in float32 or better, without gradients."""
@@ -127,13 +119,9 @@ def stacked(forms: Sequence[Form]) -> Tensor:
 
 def _by_shape(forms: Sequence[Form]) -> list[list[Form]]:
     """Layers that can be worked on together: sharded ones each by itself, so that no process holds many."""
-    groups: dict[Any, list[list[Form]]] = {}
-    for number, form in enumerate(forms):
-        weight = form.slots.parameter()
-        sharded = number if form.slots.sharded() else None
-        key = (weight.shape, weight.dtype, weight.device, form.interval, form.slots.group, sharded)
-        found = groups.setdefault(key, [[]])
-        if found[-1] and (len(found[-1]) + 1) * weight.numel() > _TOGETHER:
-            found.append([])
-        found[-1].append(form)
-    return [group for found in groups.values() for group in found]
+
+    def alike(form: Form) -> Any:
+        weight, sharded = form.slots.parameter(), id(form) if form.slots.sharded() else None
+        return weight.shape, weight.dtype, weight.device, form.interval, form.slots.group, sharded
+
+    return grouped(forms, alike, lambda form: form.slots.parameter().numel())

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from unsmooth.remedies.precision import full_precision
 from unsmooth.remedies.spectral.form import Form
 from unsmooth.remedies.spectral.orthogonal import Diagonal
-from unsmooth.remedies.spectral.precision import full_precision
 
 # cond(V) from which on a warning is given.
 WORRYING_CONDITION = 100.0

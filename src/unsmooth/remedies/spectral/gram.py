@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from unsmooth.remedies.leading import leading, power_step
 from unsmooth.remedies.spectral.form import Form, stacked
 from unsmooth.remedies.spectral.interval import Interval
-from unsmooth.remedies.spectral.precision import full_precision
 from unsmooth.remedies.spectral.projecting import HeadMaps, project
 from unsmooth.remedies.spectral.scaled import scaled_rows
-from unsmooth.remedies.spectral.slots import ValueSlots, copy_all, random_orthonormal
+from unsmooth.remedies.spectral.slots import ValueSlots, random_orthonormal
+from unsmooth.remedies.together import copy_all
 
 
 class Gram(Form):
@@ -55,32 +56,20 @@ class Gram(Form):
     @classmethod
     @torch.no_grad()
     def advance(cls, forms: Sequence[Form]) -> None:
-        """One power step for all layers: u ← BBᵀu/‖·‖, σ₁² ≈ ‖Bw‖² with w the unit vector along Bᵀu."""
+        """One power step for all layers, which gives σ₁ too."""
         grams = [form for form in forms if isinstance(form, Gram)]
         rows_LMD = stacked(grams)
-        with torch.autocast(rows_LMD.device.type, enabled=False):
-            before_LD1 = torch.stack([form.direction for form in grams]).to(rows_LMD.dtype).unsqueeze(-1)
-            across_LM1 = rows_LMD @ before_LD1
-            after_LD1 = rows_LMD.mT @ across_LM1
-            tiny = torch.finfo(after_LD1.dtype).tiny
-            length_L11 = torch.linalg.vector_norm(after_LD1, dim=(1, 2), keepdim=True).clamp(min=tiny)
-            largest_L11 = length_L11 / torch.linalg.vector_norm(across_LM1, dim=(1, 2), keepdim=True).clamp(min=tiny)
-            factors_L = grams[0].factor_for(largest_L11).flatten()
-            after_LD = (after_LD1 / length_L11).squeeze(-1)
+        _, after_LD, largest_L = power_step(rows_LMD, torch.stack([form.direction for form in grams]).to(rows_LMD))
         places = [form.direction for form in grams] + [form.factor for form in grams]
-        copy_all(places, [*after_LD.unbind(), *factors_L.unbind()])
+        copy_all(places, [*after_LD.unbind(), *grams[0].factor_for(largest_L).unbind()])
 
     @torch.no_grad()
     def settle(self) -> None:
-        """σ₁ and its vector by an eigendecomposition of BᵀB or BBᵀ, whichever is smaller."""
-        rows_MD = stacked([self])[0]
-        with full_precision(rows_MD.device):
-            values, vectors = torch.linalg.eigh(rows_MD @ rows_MD.mT)
-            direction_D = vectors[:, -1] @ rows_MD
-        length = direction_D.norm()
-        if length > 0:  # as it is not where all weights are zero
-            copy_all([self.direction], [direction_D / length])
-        copy_all([self.factor], [self.factor_for(values[-1].clamp(min=0.0).sqrt())])
+        """σ₁ and its vector, exactly."""
+        direction_D, largest = leading(stacked([self])[0])
+        if largest > 0:  # as it is not where all weights are zero
+            copy_all([self.direction], [direction_D])
+        copy_all([self.factor], [self.factor_for(largest)])
 
     def factor_for(self, largest: Tensor) -> Tensor:
         """∓s²/group for σ₁: B is left alone until it reaches the limit."""

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from unsmooth.remedies.spectral.precision import full_precision
+from unsmooth.remedies.precision import full_precision
 
 # Largest σ² that a step is given: below 7/3, from where it would diverge.
 _SAFE = 2.0

@@ -16,7 +16,8 @@ from unsmooth.remedies.spectral.form import Form, stacked
 from unsmooth.remedies.spectral.interval import Interval, eigenvalues, psi_for
 from unsmooth.remedies.spectral.newton_schulz import nearest_orthonormal, off_orthonormal, orthonormal_rows
 from unsmooth.remedies.spectral.projecting import HeadMaps, project
-from unsmooth.remedies.spectral.slots import ValueSlots, copy_all, random_orthonormal, write_all
+from unsmooth.remedies.spectral.slots import ValueSlots, random_orthonormal, write_all
+from unsmooth.remedies.together import copy_all
 
 STEPS = 2
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unsmooth.remedies.precision import full_precision
 from unsmooth.remedies.spectral.interval import Interval
-from unsmooth.remedies.spectral.precision import full_precision
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from unsmooth.models.block_parts import part
 from unsmooth.remedies.site import Site, is_conv1d
+from unsmooth.remedies.together import copy_all
 
 
 class ValueSlots:
@@ -95,20 +96,6 @@ def write_all(slots: list[ValueSlots], rows: list[Tensor]) -> None:
         return
     places = [one.rows_of(one.parameter()) for one in slots]
     copy_all(places, [new.reshape(place.shape) for place, new in zip(places, rows, strict=True)])
-
-
-@torch.no_grad()
-def copy_all(places: list[Tensor], values: list[Tensor]) -> None:
-    """Copy tensors into others."""
-    if torch.compiler.is_compiling():
-        for place, value in zip(places, values, strict=True):
-            place.copy_(value)
-        return
-    # By `.data`, as an optimiser of old: values that only take a rounding error away must not make autograd refuse the
-    # backward pass of an earlier forward pass that is still to come.
-    torch._foreach_copy_(
-        [place.data for place in places], [value.to(place.dtype) for place, value in zip(places, values, strict=True)]
-    )
 
 
 def random_orthonormal(slots: ValueSlots) -> Tensor:
