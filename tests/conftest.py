@@ -26,7 +26,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def texts() -> list[str]:
     return list(TEXTS)
 

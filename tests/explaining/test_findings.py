@@ -18,7 +18,7 @@ def test_the_sentence_counts_verdicts() -> None:
     assert "3 layers taken alone, 2 smoothing and 1 preserving (weights only)" in found_by_spectra(model).sentence
 
 
-@pytest.mark.parametrize(("name", "calls"), [("albert-shared", 12), ("albert-groups", 24)])
+@pytest.mark.parametrize(("name", "calls"), [("albert-shared", 6), ("albert-groups", 12)])
 def test_shared_blocks_are_as_many_layers_as_calls(name: str, calls: int) -> None:
     entry: Entry = BY_NAME[name]
     explanation = found_by_spectra(entry.model(), entry.batch("right"))
@@ -27,7 +27,7 @@ def test_shared_blocks_are_as_many_layers_as_calls(name: str, calls: int) -> Non
         (layer, head) for layer in range(1, calls + 1) for head in range(2)
     ]
     blocks = [layer.block for layer in explanation.layers]
-    assert len(set(blocks)) == (1 if calls == 12 else 6)
+    assert len(set(blocks)) == (1 if calls == 6 else 6)
     assert all(layer.measured is not None for layer in explanation.layers)
 
 

@@ -39,7 +39,7 @@ def _bert_like(host: str, name: str, variant: str = "tiny", **options: Any) -> E
 
 def _albert(variant: str, groups: int, inner: int) -> Entry:
     layer = "encoder.albert_layer_groups.{}.albert_layers.{}"
-    sharing = {"num_hidden_layers": 12, "num_hidden_groups": groups, "inner_group_num": inner}
+    sharing = {"num_hidden_layers": 6, "num_hidden_groups": groups, "inner_group_num": inner}
     return Entry(
         "albert",
         variant,
@@ -55,7 +55,7 @@ def _albert(variant: str, groups: int, inner: int) -> Entry:
         blocks=layer,
         stem=("encoder.embedding_hidden_mapping_in", "output"),
         batch=texts,
-        calls=12 * inner,
+        calls=6 * inner,
         # With two blocks in a group the model's own hidden states skip every other one.
         hidden_states=inner == 1,
     )

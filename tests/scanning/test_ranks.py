@@ -20,11 +20,12 @@ from unsmooth.models import load
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 texts = open(sys.argv[2]).read().split("\\n")
-found = unsmooth.scan(load(sys.argv[1]), texts, batch_size=int(sys.argv[4]), progress=False,
-                      metrics=sys.argv[5].split("; "),
-                      sites=("residual", "mlp"))
-if dist.get_rank() == 0:
-    found.save(sys.argv[3])
+for batch_size in map(int, sys.argv[4].split()):
+    found = unsmooth.scan(load(sys.argv[1]), texts, batch_size=batch_size, progress=False,
+                          metrics=sys.argv[5].split("; "),
+                          sites=("residual", "mlp"))
+    if dist.get_rank() == 0:
+        found.save(f"{sys.argv[3]}-{batch_size}")
 dist.destroy_process_group()
 """
 
@@ -43,20 +44,31 @@ METRICS = [
 ]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 16], ids=["many batches", "uneven batches", "one rank has none"])
-def test_two_processes_equal_one(bert_folder: Path, texts: list[str], tmp_path: Path, batch_size: int):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "texts").write_text("\n".join(texts))
-    words = ["program.py", str(bert_folder), "texts", "out", str(batch_size), "; ".join(METRICS)]
+BATCH_SIZES = {"many batches": 1, "uneven batches": 2, "one rank has none": 16}
+
+
+@pytest.fixture(scope="module")
+def by_two(bert_folder: Path, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes left their scans, out-1 and so on: starting them takes longer than scanning."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "texts").write_text("\n".join(texts))
+    sizes = " ".join(map(str, BATCH_SIZES.values()))
+    words = ["program.py", str(bert_folder), "texts", "out", sizes, "; ".join(METRICS)]
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *words],
-        cwd=tmp_path,
+        cwd=folder,
         check=True,
         timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
     )
-    together = unsmooth.load_scan(tmp_path / "out")
+    return folder
+
+
+@pytest.mark.parametrize("batch_size", BATCH_SIZES.values(), ids=BATCH_SIZES.keys())
+def test_two_processes_equal_one(by_two: Path, bert_folder: Path, texts: list[str], batch_size: int):
+    together = unsmooth.load_scan(by_two / f"out-{batch_size}")
     alone = unsmooth.scan(
         load(str(bert_folder)),
         texts,
