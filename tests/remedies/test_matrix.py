@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.remedies import checks_lifecycle, checks_tokens, checks_training  # noqa: F401 - register the checks
 from tests.remedies.harness import Case, Outcome, Pair, pairs, run, run_all, run_pair
-from tests.remedies.hosts import BY_NAME, FAMILIES
-from tests.remedies.settings import SETTINGS
+from tests.remedies.hosts import BY_NAME, FAMILIES, HOSTS, TestHost
+from tests.remedies.settings import SETTINGS, Setting
 from unsmooth.remedies import REMEDIES, names
 
 COMPILED = "compiles whole"
@@ -20,14 +22,28 @@ def test_every_remedy_has_settings() -> None:
     assert sorted(SETTINGS) == names()
 
 
+# Post-norm, pre-norm with grouped heads and a cache, and torch's own layer, which has to be opened up.
+ALWAYS = ("bert", "llama", "torch_post")
+
+
 def quick_cases() -> list[Case]:
-    """First settings on one host per family, the others on one of those that can have them, in turn."""
+    """First settings on three hosts and one other family, the others on one that can have them, in turn.
+
+    All of them on all hosts are in the matrix.
+    """
+    always = [BY_NAME[name] for name in ALWAYS]
+    others = [host for host in FAMILIES if host not in always]
     chosen = []
-    for remedy, settings in SETTINGS.items():
+    for number, (remedy, settings) in enumerate(SETTINGS.items()):
         for place, (variant, setting) in enumerate(settings.items()):
-            able = [host for host in FAMILIES if host.name not in setting.refused_by]
-            chosen += [Case(remedy, variant, host) for host in (FAMILIES if place == 0 else [able[place % len(able)]])]
+            able = _able(FAMILIES, setting) or _able(HOSTS, setting)
+            hosts = [*always, others[number % len(others)]] if place == 0 else [able[place % len(able)]]
+            chosen += [Case(remedy, variant, host) for host in hosts]
     return chosen
+
+
+def _able(hosts: Sequence[TestHost], setting: Setting) -> list[TestHost]:
+    return [host for host in hosts if host.name not in setting.refused_by]
 
 
 @pytest.mark.parametrize("case", quick_cases(), ids=lambda case: case.name)
@@ -38,11 +54,17 @@ def test_remedy_on_host(case: Case) -> None:
 # Compiling takes seconds: what looks across tokens on a decoder, the rest on an encoder, all hosts in the matrix.
 @pytest.mark.parametrize("remedy", sorted(SETTINGS))
 def test_compiles(remedy: str) -> None:
-    host = "torch_post" if REMEDIES[remedy].causal == "unchanged" else "llama"
-    passes({COMPILED: run(COMPILED, Case(remedy, next(iter(SETTINGS[remedy])), BY_NAME[host]))})
+    variant, setting = next(iter(SETTINGS[remedy].items()))
+    hosts = ("torch_post", "torch_pre") if REMEDIES[remedy].causal == "unchanged" else ("llama",)
+    host = next(host for host in hosts if host not in setting.refused_by)
+    passes({COMPILED: run(COMPILED, Case(remedy, variant, BY_NAME[host]))})
 
 
-# One order of each pair on one host here, both on two in the matrix.
-@pytest.mark.parametrize("pair", pairs(BY_NAME["bert"])[::4] + pairs(BY_NAME["gpt2"])[2::4], ids=lambda pair: pair.name)
+def few_pairs(host: str) -> list[Pair]:
+    """Each remedy about once below and once above another; both orders of all of them are in the matrix."""
+    return pairs(BY_NAME[host])[:: len(SETTINGS)]
+
+
+@pytest.mark.parametrize("pair", few_pairs("bert") + few_pairs("gpt2"), ids=lambda pair: pair.name)
 def test_stacked(pair: Pair) -> None:
     passes(run_pair(pair))
