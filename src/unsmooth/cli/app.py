@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from unsmooth.cli.apply import apply
+from unsmooth.cli.arena import arena
 from unsmooth.cli.compare import compare
 from unsmooth.cli.data import data
 from unsmooth.cli.doctor import doctor
@@ -47,6 +48,7 @@ app.command()(compare)
 app.command()(presets)
 app.command()(redraw)
 app.command()(train)
+app.command()(arena)
 app.command()(report)
 app.command()(watch)
 app.command()(ls)

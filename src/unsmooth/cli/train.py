@@ -54,8 +54,8 @@ def train(
 
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
-    changes = _changes(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
-    config = None if recipe is None else _config(recipe, size, changes, tuple(remedies or ()))
+    changes = changes_of(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
+    config = None if recipe is None else config_of(recipe, size, changes, tuple(remedies or ()))
     if resume is not None and (variants or seeds > 1 or (config is None and (changes or remedies))):
         raise expected("--resume alone, with the settings of the run", "other settings too", "leaving them out")
     if show and config is not None:
@@ -75,14 +75,16 @@ def train(
     return 0
 
 
-def _config(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...]) -> Config:
+def config_of(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...] = ()) -> Config:
+    """A recipe with changes and remedies."""
     from unsmooth.remedies.specification import parse_remedies
     from unsmooth.training.plain import override
     from unsmooth.training.recipes import recipe
 
     for text in remedies:
         parse_remedies(text)  # a misspelt one is told before anything is built
-    return replace(override(recipe(name, size), changes), remedies=remedies)  # type: ignore[arg-type]
+    changed = override(recipe(name, size), changes)  # type: ignore[arg-type]
+    return replace(changed, remedies=remedies) if remedies else changed
 
 
 def _variants(config: Config, names: list[str]) -> dict[str, Config]:
@@ -101,7 +103,10 @@ def _variants(config: Config, names: list[str]) -> dict[str, Config]:
     return found or {".": config}
 
 
-def _changes(settings: list[str], *, data: str | None, seed: int | None, **network: Any) -> dict[str, Any]:
+def changes_of(
+    settings: list[str], *, data: str | None = None, seed: int | None = None, **network: Any
+) -> dict[str, Any]:
+    """What options of the command change in a recipe."""
     changes: dict[str, Any] = {f"network.{name}": value for name, value in network.items() if value is not None}
     changes |= {} if data is None else {"data.path": data}
     changes |= {} if seed is None else {"seed": seed}

@@ -17,8 +17,8 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Yields what to call with every `Progress`."""
+def shown_progress(*, quiet: bool, bars: bool = True) -> Iterator[Callable[[Progress], None]]:
+    """Yields what to call with every `Progress`; without bars where several processes write to one terminal."""
     from unsmooth.training.place import is_first_process
 
     if quiet or not is_first_process():
@@ -27,7 +27,7 @@ def shown_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    with _bars(console) if console.is_terminal else _lines(console) as tell:
+    with _bars(console) if bars and console.is_terminal else _lines(console) as tell:
         yield tell
 
 

@@ -128,7 +128,7 @@ def _known(study: Study, bench: Bench) -> dict[tuple[str, int], Trained]:
 
 
 def _check_same(run: Trained, config: Config, study: Study) -> None:
-    if differing := differing_settings(run, config):
+    if differing := differing_settings(run.config, config):
         raise expected(
             f"results of {study.name} with the settings of now",
             f"others for {run.variant} of seed {run.seed} ({', '.join(differing)})",

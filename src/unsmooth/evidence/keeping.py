@@ -65,9 +65,9 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def differing_settings(run: Trained, config: Config) -> list[str]:
-    """Which settings a run that is kept has otherwise than `config`; empty where its numbers are those of `config`."""
-    wanted, found = _settings(to_plain(config)), _settings(run.config)
+def differing_settings(plain: Mapping[str, Any], config: Config) -> list[str]:
+    """Which of the settings that decide the numbers of a run are otherwise in `plain` data than in `config`."""
+    wanted, found = _settings(to_plain(config)), _settings(plain)
     return [key for key in wanted if wanted[key] != found.get(key)]
 
 

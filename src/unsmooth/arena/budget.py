@@ -1,0 +1,80 @@
+"""How long every run of an arena is: as the recipe says, so many steps, or as many as a plain run makes in a time."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from unsmooth.errors import expected
+from unsmooth.training import Config
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_FORM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|steps)")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of a single run, in one of two ways.
+
+    Args:
+        text: As it was given.
+        steps: So many; or
+        seconds: as many steps as the plain model makes in this time, alone on its device, looking and saving not
+            counted. Remedied models make the same number of steps, however long they take.
+    """
+
+    text: str
+    steps: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Budget:
+        """A time such as "5m", "90s" or "1.5h", or "2000steps".
+
+        >>> Budget.read("1.5h").seconds, Budget.read("2000steps").steps
+        (5400.0, 2000)
+        """
+        found = _FORM.fullmatch(text.strip().lower())
+        number = float(found[1]) if found else 0.0
+        if found is None or not number or (found[2] == "steps" and not number.is_integer()):
+            raise expected("a budget of a run, as a time or in steps", repr(text), "--budget 5m, or --budget 2000steps")
+        if found[2] == "steps":
+            return cls(text, steps=int(number))
+        return cls(text, seconds=number * _SECONDS[found[2]])
+
+    def steps_at(self, seconds_of_a_step: float) -> int:
+        """How many steps it is for a plain model whose step takes so long.
+
+        >>> Budget.read("5m").steps_at(0.25), Budget.read("7steps").steps_at(0.25)
+        (1200, 7)
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.seconds is not None
+        return max(1, math.floor(self.seconds / seconds_of_a_step))
+
+
+def length(config: Config) -> float:
+    """Of a run, in its own unit: epochs, or steps."""
+    return float(config.steps if config.steps is not None else config.epochs or 0.0)
+
+
+def cut(config: Config, steps: int, steps_of_a_unit: float) -> Config:
+    """The same settings for another number of steps; the warm-up keeps its share of the run.
+
+    Args:
+        config: From a recipe.
+        steps: How many.
+        steps_of_a_unit: Steps in what the run's length is given in: those of an epoch, or 1.
+
+    >>> from unsmooth.training import recipe
+    >>> short = cut(recipe("vit_cifar100"), 5208, 520.8)
+    >>> short.epochs, round(short.schedule.warmup, 3)  # 5 of 300 epochs, so 1 of 60
+    (10.0, 0.167)
+    """
+    share = steps / steps_of_a_unit / length(config)
+    schedule = replace(config.schedule, warmup=config.schedule.warmup * share)
+    if config.steps is not None:
+        return replace(config, steps=steps, schedule=schedule)
+    return replace(config, epochs=steps / steps_of_a_unit, schedule=schedule)

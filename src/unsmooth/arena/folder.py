@@ -1,0 +1,99 @@
+"""The files of an arena: results, one JSON file per run, and the folders of the runs themselves."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unsmooth.arena.plan import Entrant, slug
+from unsmooth.arena.stopwatch import Timing
+from unsmooth.evidence.study import Trained
+from unsmooth.evidence.written import broken_file, read_json, trained_from, write_json
+from unsmooth.training import RunFolder
+
+
+@dataclass(frozen=True)
+class ArenaFolder:
+    """Where everything about an arena lies.
+
+    OUT/results/MODEL/model.json               how many steps its runs make, and why
+    OUT/results/MODEL/REMEDY/timing.json       what a step costs
+    OUT/results/MODEL/REMEDY/rate-0.001.json   a run that chooses a rate
+    OUT/results/MODEL/REMEDY/seed-0.json       a run that is scored
+    OUT/results/MODEL/REMEDY/trouble.json      why there is none: refused, or failed
+    OUT/runs/MODEL/REMEDY/seed-0/              the run itself
+
+    Args:
+        path: OUT.
+    """
+
+    path: Path
+
+    @property
+    def runs(self) -> Path:
+        """Of training runs; large."""
+        return self.path / "runs"
+
+    def results(self, entrant: Entrant) -> Path:
+        """Of one entrant."""
+        return self.path / "results" / entrant.place
+
+    def model(self, name: str) -> dict[str, Any] | None:
+        """What was settled for a model before its first run."""
+        return read_json(self._model(name))
+
+    def write_model(self, name: str, settled: dict[str, Any]) -> None:
+        """Once; its runs rest on it."""
+        write_json(self._model(name), settled)
+
+    def _model(self, name: str) -> Path:
+        return self.path / "results" / slug(name) / "model.json"
+
+    def timing(self, entrant: Entrant) -> Timing | None:
+        """What a step costs."""
+        path = self.results(entrant) / "timing.json"
+        found = read_json(path)
+        try:
+            return None if found is None else Timing(**found)
+        except TypeError:
+            raise broken_file(path) from None
+
+    def write_timing(self, entrant: Entrant, timing: Timing) -> None:
+        """Put it in its place."""
+        write_json(self.results(entrant) / "timing.json", asdict(timing))
+
+    def outcome(self, entrant: Entrant, run: str) -> Trained | None:
+        """What is kept of a run, such as "seed-0"; None where it did not come to its end yet."""
+        path = self.results(entrant) / f"{run}.json"
+        found = read_json(path)
+        try:
+            return None if found is None else trained_from(found)
+        except (TypeError, KeyError, AttributeError):
+            raise broken_file(path) from None
+
+    def write_outcome(self, entrant: Entrant, run: str, trained: Trained) -> None:
+        """Put it in its place; only then what the run does not need any more is removed."""
+        write_json(self.results(entrant) / f"{run}.json", asdict(trained))
+        self.tidy(entrant, run)
+
+    def tidy(self, entrant: Entrant, run: str) -> None:
+        """Remove checkpoints of a run that is over; of one that chose a rate the weights too."""
+        folder = RunFolder(self.runs / entrant.place / run)
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
+        if run.startswith("rate-"):
+            shutil.rmtree(folder.final, ignore_errors=True)
+            shutil.rmtree(folder.average, ignore_errors=True)
+
+    def trouble(self, entrant: Entrant) -> dict[str, Any] | None:
+        """Why an entrant has no runs: its `state`, "refused" or "failed", the `reason`, the `call` that found it."""
+        return read_json(self.results(entrant) / "trouble.json")
+
+    def write_trouble(self, entrant: Entrant, state: str, reason: str, call: str) -> None:
+        """Say why there is nothing; another call tries again."""
+        write_json(self.results(entrant) / "trouble.json", {"state": state, "reason": reason, "call": call})
+
+    def forget_trouble(self, entrant: Entrant) -> None:
+        """It is over."""
+        (self.results(entrant) / "trouble.json").unlink(missing_ok=True)

@@ -1,0 +1,239 @@
+"""What an arena is to find out: which models, remedies, learning rates and seeds, at which budget."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unsmooth.arena.budget import Budget, length
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.evidence.rates import PROBE_SEED
+from unsmooth.remedies.specification import parse_remedies
+from unsmooth.training import TASKS, Config, override
+
+PLAIN = "plain"
+_STEPS_OF_RATES = (1 / 3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A remedy on a model.
+
+    Args:
+        model: Name of the model in the plan.
+        remedy: As `unsmooth.apply` takes it, or "plain".
+    """
+
+    model: str
+    remedy: str
+
+    @property
+    def place(self) -> str:
+        """Its folder, below the arena's.
+
+        >>> Entrant("depth=12 norm=pre", "sharpen(basis='orthogonal')").place
+        'depth-12-norm-pre/sharpen-basis-orthogonal'
+        """
+        return f"{slug(self.model)}/{slug(self.remedy)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the numbers of an arena.
+
+    Args:
+        models: Name to settings, which differ in the axes of a grid; one where there is none.
+        remedies: "plain" first, then the others, each as `unsmooth.apply` takes it.
+        rates: Learning rates; each remedy on each model is scored at its own best. A single one is taken as it is.
+        seeds: Of scored runs. Runs that choose a rate have another, `probe_seed`.
+        budget: Length of a run; None as the settings have it.
+        score: A metric of the task's evaluation.
+        probe: How long a run that chooses a rate is, as a share of the budget.
+    """
+
+    models: Mapping[str, Config]
+    remedies: tuple[str, ...]
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    budget: Budget | None
+    score: str
+    probe: float = 1.0
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """Model by model, the plain one first."""
+        return [Entrant(model, remedy) for model in self.models for remedy in self.remedies]
+
+    @property
+    def probe_seed(self) -> int:
+        """Of runs that choose a learning rate; never scored."""
+        return self.seeds[0] + PROBE_SEED
+
+    @property
+    def more(self) -> bool:
+        """Whether more of the score is better."""
+        return TASKS[next(iter(self.models.values())).task].better[self.score]
+
+    def settings(self, entrant: Entrant, base: Config, rate: float, seed: int) -> Config:
+        """One run.
+
+        Args:
+            entrant: Which.
+            base: The model's settings, cut to the budget.
+            rate: Learning rate.
+            seed: One of `seeds`, or `probe_seed`: such a run measures no tokens, and may be shorter.
+        """
+        own = () if entrant.remedy == PLAIN else (entrant.remedy,)
+        probes = seed == self.probe_seed
+        share = self.probe if probes else 1.0
+        run = length(base) * share
+        return replace(
+            base,
+            seed=seed,
+            remedies=(*base.remedies, *own),
+            optimiser=replace(base.optimiser, lr=rate),
+            schedule=replace(base.schedule, warmup=base.schedule.warmup * share),
+            epochs=None if base.epochs is None else run,
+            steps=None if base.steps is None else max(1, round(run)),
+            evaluate_every=run,
+            measuring=replace(
+                base.measuring,
+                every=0.0,
+                at=(),
+                sequences=0 if probes else base.measuring.sequences,
+                metrics=("mean_cosine",),
+            ),
+        )
+
+
+def plan_arena(
+    base: Config,
+    remedies: Sequence[str],
+    *,
+    grid: Sequence[str] = (),
+    rates: Sequence[float] = (),
+    seeds: int = 3,
+    budget: Budget | None = None,
+    score: str | None = None,
+    probe: float = 1.0,
+) -> Plan:
+    """Check what was asked for, before anything is built.
+
+    Args:
+        base: From a recipe, such as ``unsmooth.training.recipe("vit_cifar100")``.
+        remedies: As `unsmooth.apply` takes them; the plain model always takes part.
+        grid: Axes such as "depth=12,24": every combination is a model, compared with its own plain form.
+        rates: Learning rates; by default a third of the recipe's, its own, and three times that.
+        seeds: How many, from that of `base` on.
+        budget: Length of a run; None as the recipe has it.
+        score: A metric of the task's evaluation; by default the first that is not the loss.
+        probe: Length of the runs that choose a rate, as a share of the budget.
+    """
+    if not 1 <= seeds <= PROBE_SEED:
+        raise expected(f"1 to {PROBE_SEED} seeds", seeds, "--seeds 3")
+    if not 0 < probe <= 1:
+        raise expected("a share of the budget above 0 and up to 1", probe, "--probe 0.5")
+    grid_of_rates = tuple(rates) or tuple(float(f"{base.optimiser.lr * step:.2g}") for step in _STEPS_OF_RATES)
+    if any(not rate > 0 for rate in grid_of_rates) or len(set(grid_of_rates)) < len(grid_of_rates):
+        raise expected("learning rates above 0, each of them once", list(grid_of_rates), "--rates 1e-4,3e-4,1e-3")
+    better = TASKS[base.task].better
+    chosen = score or next((name for name in better if name != "loss"), "loss")
+    if chosen not in better:
+        raise unknown_name("score", chosen, better)
+    return Plan(
+        models=models_of(base, grid),
+        remedies=(PLAIN, *_checked(remedies)),
+        rates=tuple(sorted(grid_of_rates)),
+        seeds=tuple(range(base.seed, base.seed + seeds)),
+        budget=budget,
+        score=chosen,
+        probe=probe,
+    )
+
+
+def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
+    """Every combination of the axes of a grid, by name.
+
+    >>> from unsmooth.training import recipe
+    >>> found = models_of(recipe("vit_cifar100"), ["depth=12,24", "norm=post"])
+    >>> {name: config.network.depth for name, config in found.items()}
+    {'depth=12 norm=post': 12, 'depth=24 norm=post': 24}
+    """
+    read = [_axis(text) for text in axes]
+    names = [name for name, _ in read]
+    if len(set(names)) < len(names):
+        raise expected("each axis of the grid once", ", ".join(names), "--grid depth=12,24 --grid norm=pre,post")
+    found: dict[str, Config] = {}
+    for values in itertools.product(*(values for _, values in read)):
+        changes: dict[str, Any] = dict(zip(names, values, strict=True))
+        called = " ".join(f"{name}={value}" for name, value in changes.items()) or base.recipe
+        found[called] = override(base, changes)
+    if len({slug(name) for name in found}) < len(found):
+        raise expected("models that differ by name", ", ".join(found), "other values in --grid")
+    return found
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    name, equals, values = text.partition("=")
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not name.strip() or not found or len(set(found)) < len(found):
+        raise expected("--grid KEY=VALUE,VALUE", repr(text), "--grid depth=12,24")
+    return name.strip(), found
+
+
+def split_remedies(text: str) -> tuple[str, ...]:
+    """Remedies with commas between them; those in brackets belong to their options.
+
+    >>> split_remedies("deescalate, sharpen(basis=orthogonal, start=fresh), rezero + neutreno")
+    ('deescalate', 'sharpen(basis=orthogonal, start=fresh)', 'rezero + neutreno')
+    """
+    return tuple(part for one in _split(text) if (part := one.strip()))
+
+
+def _split(text: str) -> Iterator[str]:
+    begin = depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            yield text[begin:place]
+            begin = place + 1
+    yield text[begin:]
+
+
+def _checked(remedies: Sequence[str]) -> tuple[str, ...]:
+    """As remedies write themselves, so that one that is spelt in two ways is known to be one."""
+    found: dict[str, str] = {}
+    for text in remedies:
+        if text == PLAIN:
+            continue
+        written = " + ".join(map(str, parse_remedies(text)))
+        if slug(written) in found:
+            raise expected("remedies that differ", f"{text!r} twice", "each of them once")
+        found[slug(written)] = written
+    if not found:
+        raise expected("at least one remedy beside the plain model", "none", "--remedies deescalate,sharpen")
+    return tuple(found.values())
+
+
+def slug(text: str) -> str:
+    """A name for a folder."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")
+
+
+def refusal(entrant: Entrant, config: Config) -> str | None:
+    """Why a remedy cannot be on this model; None where it can. The model is built for it, on the CPU."""
+    from unsmooth.networks.saving import build
+    from unsmooth.remedies.specification import apply_wishes
+
+    if entrant.remedy == PLAIN:
+        return None
+    model = build(config.network, config.seed)
+    try:
+        for text in (*config.remedies, entrant.remedy):
+            apply_wishes(model, parse_remedies(text), seed=config.seed)
+    except UnsmoothError as error:
+        return " ".join(str(error).split())
+    return None

@@ -1,0 +1,227 @@
+"""Where every entrant stands: score, difference to the plain model, similarity by layer, cost, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unsmooth.arena.choosing import Choice, chosen, rate_run, seed_run
+from unsmooth.arena.folder import ArenaFolder
+from unsmooth.arena.plan import PLAIN, Entrant, Plan
+from unsmooth.arena.scores import score_of
+from unsmooth.arena.stopwatch import Timing
+from unsmooth.errors import UnsmoothError
+from unsmooth.evidence.interval import Interval, over_seeds, paired
+from unsmooth.evidence.ledger import minutes_of
+from unsmooth.evidence.study import Trained
+from unsmooth.evidence.written import write_json
+
+Verdict = Literal["better", "worse", "no difference shown", ""]
+METRIC = "mean_cosine"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One entrant.
+
+    Attributes:
+        entrant: Which.
+        choice: Its learning rate; None where it was not chosen yet.
+        scores: Seed to score.
+        score: Mean over seeds with its interval; None where there is none.
+        difference: To the plain model with the same seed; None for that itself, and where either is missing.
+        verdict: "better" or "worse" where the whole interval of the difference lies on one side of 0.
+        start: Mean cosine by layer before training, embedding first, over seeds; empty where nothing was measured.
+        end: After training.
+        timing: What a step costs.
+        parameters: How many.
+        failures: In words: refused, failed, lost its numbers, each with the reason.
+        done: Whether nothing is left to train.
+    """
+
+    entrant: Entrant
+    choice: Choice | None = None
+    scores: Mapping[int, float] = field(default_factory=dict)
+    score: Interval | None = None
+    difference: Interval | None = None
+    verdict: Verdict = ""
+    start: Sequence[Interval] = ()
+    end: Sequence[Interval] = ()
+    timing: Timing | None = None
+    parameters: int | None = None
+    failures: tuple[str, ...] = ()
+    done: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        choice, timing = self.choice, self.timing
+        return {
+            "model": self.entrant.model,
+            "remedy": self.entrant.remedy,
+            "done": self.done,
+            "rate": choice.rate if choice else None,
+            "rate_at_edge": choice.edge if choice else None,
+            "rates": {f"{rate:g}": score for rate, score in choice.scores.items()} if choice else {},
+            "scores": {str(seed): score for seed, score in self.scores.items()},
+            "score": self.score.to_json() if self.score else None,
+            "difference": self.difference.to_json() if self.difference else None,
+            "verdict": self.verdict or None,
+            "cosine_at_start": [one.to_json() for one in self.start],
+            "cosine_at_end": [one.to_json() for one in self.end],
+            "seconds_of_a_step": timing.seconds if timing else None,
+            "step_time_over_plain": timing.ratio if timing else None,
+            "memory_bytes": timing.memory if timing else None,
+            "parameters": self.parameters,
+            "failures": list(self.failures),
+        }
+
+
+@dataclass(frozen=True)
+class Standings:
+    """All entrants, and what they were compared in.
+
+    Attributes:
+        plan: What was wanted.
+        lines: In the order of the plan.
+        steps: Model to the number of steps of its scored runs; without those that were not timed yet.
+        made: Commits, hardware, versions and days of all runs; GPU minutes.
+    """
+
+    plan: Plan
+    lines: tuple[Standing, ...]
+    steps: Mapping[str, int]
+    made: Mapping[str, Any]
+
+    def of(self, model: str) -> list[Standing]:
+        """The entrants on one model."""
+        return [line for line in self.lines if line.entrant.model == model]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: what `arena.json` holds and the command prints."""
+        from unsmooth.training.plain import to_plain
+
+        plan = self.plan
+        return {
+            "recipe": next(iter(plan.models.values())).recipe,
+            "score": plan.score,
+            "more_is_better": plan.more,
+            "rates": list(plan.rates),
+            "seeds": list(plan.seeds),
+            "seed_of_rates": plan.probe_seed,
+            "budget": plan.budget.text if plan.budget else None,
+            "length_of_rates": plan.probe,
+            "models": {
+                name: {"steps": self.steps.get(name), "settings": to_plain(config)}
+                for name, config in plan.models.items()
+            },
+            "standings": [line.to_json() for line in self.lines],
+            "made": dict(self.made),
+        }
+
+    def write(self, folder: ArenaFolder) -> None:
+        """As OUT/arena.json."""
+        write_json(folder.path / "arena.json", self.to_json())
+
+
+def standings(plan: Plan, folder: ArenaFolder) -> Standings:
+    """What is known by now, of runs that are there."""
+    lines, every = [], list[Trained]()
+    for model in plan.models:
+        plain: Mapping[int, float] = {}
+        for remedy in plan.remedies:
+            entrant = Entrant(model, remedy)
+            choice = chosen(plan, folder, entrant)
+            runs = {seed: run for seed in plan.seeds if (run := folder.outcome(entrant, seed_run(seed))) is not None}
+            line = _standing(plan, folder, entrant, choice, runs, plain)
+            plain = line.scores if remedy == PLAIN else plain
+            lines.append(line)
+            probes = (folder.outcome(entrant, rate_run(rate)) for rate in plan.rates)
+            every += [*runs.values(), *(run for run in probes if run is not None)]
+    steps = {model: int(known["steps"]) for model in plan.models if (known := folder.model(model)) is not None}
+    return Standings(plan, tuple(lines), steps, _made(every))
+
+
+def _standing(
+    plan: Plan,
+    folder: ArenaFolder,
+    entrant: Entrant,
+    choice: Choice | None,
+    runs: Mapping[int, Trained],
+    plain: Mapping[int, float],
+) -> Standing:
+    lost = choice is not None and choice.lost
+    scores = {seed: score for seed, run in runs.items() if (score := score_of(run, plan.score)) is not None}
+    if choice is not None and lost and (guess := choice.scores[choice.rate]) is not None:
+        scores = dict.fromkeys(plan.seeds, guess)
+    both = bool(scores.keys() & plain.keys()) and entrant.remedy != PLAIN
+    difference = paired(scores, plain) if both else None
+    return Standing(
+        entrant=entrant,
+        choice=choice,
+        scores=scores,
+        score=over_seeds(list(scores.values())) if scores else None,
+        difference=difference,
+        verdict=verdict(difference, plan.more) if difference else "",
+        start=_curve(runs.values(), 0),
+        end=_curve([run for run in runs.values() if run.made.get("state") == "finished"], -1),
+        timing=folder.timing(entrant),
+        parameters=next((run.made.get("parameters") for run in runs.values()), None),
+        failures=tuple(_failures(folder.trouble(entrant), choice, runs)),
+        done=lost or len(runs) == len(plan.seeds),
+    )
+
+
+def verdict(difference: Interval, more: bool) -> Verdict:
+    """What a difference shows: nothing, unless its whole interval lies on one side of 0.
+
+    >>> up = Interval(1.0, 0.5, 1.5, 3)
+    >>> verdict(up, True), verdict(up, False), verdict(Interval(1.0, -0.5, 2.5, 3), True)
+    ('better', 'worse', 'no difference shown')
+    """
+    if difference.low > 0:
+        return "better" if more else "worse"
+    if difference.high < 0:
+        return "worse" if more else "better"
+    return "no difference shown"
+
+
+def _failures(trouble: Mapping[str, Any] | None, choice: Choice | None, runs: Mapping[int, Trained]) -> Iterable[str]:
+    if trouble is not None:
+        yield f"{trouble['state']}: {trouble['reason']}"
+    if choice is not None and choice.lost:
+        yield f"no finite loss at any rate: {choice.reason}"
+    stopped = {seed: run for seed, run in runs.items() if run.made.get("state") == "stopped"}
+    if stopped:
+        seeds = ", ".join(map(str, stopped))
+        first = next(iter(stopped.values())).made
+        yield f"seed {seeds} stopped after {first.get('done')} of {first.get('steps')} steps: {first.get('reason')}"
+
+
+def _curve(runs: Iterable[Trained], moment: int) -> list[Interval]:
+    """Mean cosine by layer over seeds; of runs whose layers all have one."""
+    measured = [run.layers(METRIC, moment) for run in runs if run.similarity.get(METRIC)]
+    whole = [layers for layers in measured if None not in layers]
+    try:
+        return [over_seeds(values) for values in zip(*whole, strict=True)]
+    except UnsmoothError:
+        return []
+
+
+def _made(runs: Sequence[Trained]) -> dict[str, Any]:
+    def all_of(key: str) -> list[Any]:
+        return list(dict.fromkeys(str(run.made.get(key)) for run in runs))
+
+    commits = dict.fromkeys(
+        (str(run.made.get("commit")), bool(run.made.get("changed"))) for run in runs if run.made.get("commit")
+    )
+    return {
+        "commits": [commit + ("+" if changed else "") for commit, changed in commits],
+        "hardware": all_of("hardware"),
+        "versions": runs[-1].made.get("versions") if runs else None,
+        "when": all_of("when"),
+        "runs": len(runs),
+        "gpu_minutes": round(minutes_of(runs), 2),
+        "side_by_side": sorted({int(run.made.get("side_by_side") or 1) for run in runs}),
+        "data": [run.made.get("data") for run in runs[:1]],
+    }

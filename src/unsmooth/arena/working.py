@@ -1,0 +1,226 @@
+"""Carrying an arena out: what is there is kept, what was begun is taken up, what another process does is left to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from unsmooth.arena.budget import cut, length
+from unsmooth.arena.choosing import chosen, complete, rate_run, seed_run
+from unsmooth.arena.folder import ArenaFolder
+from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
+from unsmooth.arena.stopwatch import Stopwatch
+from unsmooth.errors import expected
+from unsmooth.evidence.keeping import differing_settings, kept
+from unsmooth.evidence.together import train_together
+from unsmooth.training import Config
+from unsmooth.training.driving import Tell
+from unsmooth.training.holding import HeldError, held
+from unsmooth.training.place import Place, take_place
+from unsmooth.training.plain import to_plain
+
+_HINT = "another --out, or removing its results"
+
+
+def carry_out_arena(
+    plan: Plan,
+    folder: ArenaFolder,
+    *,
+    minutes: float | None = None,
+    tell: Tell = lambda _: None,
+    call: str = "",
+    worker: int = 0,
+    workers: int = 1,
+) -> None:
+    """Train everything that an arena wants and nobody else is at: of each entrant first its rates, then its seeds.
+
+    A remedy that a model refuses, or that fails for any other reason than its loss, is written down with the reason
+    and tried again by another call. What goes wrong with a plain model is raised.
+
+    Args:
+        plan: What is wanted.
+        folder: Where everything goes.
+        minutes: Save and stop after so many; call it again to go on.
+        tell: Called with every `Progress`.
+        call: Names this call: what it found to be impossible it does not try twice.
+        worker: Which of `workers` processes this is. Each begins with another model.
+        workers: How many share the device.
+    """
+    with take_place(next(iter(plan.models.values())).engine.device) as place:
+        if place.ranks > 1:
+            raise expected("one process for an arena", f"{place.ranks}", "--processes 2 without torchrun")
+        end = None if minutes is None else time.monotonic() + 60 * minutes
+        work = _Work(plan, folder, place, end, tell, call, workers)
+        names = list(plan.models)
+        turn = worker * len(names) // workers
+        for name in names[turn:] + names[:turn]:
+            work.carry_out_model(name)
+
+
+def settle_models(plan: Plan, folder: ArenaFolder) -> None:
+    """Find out how many steps a budget of time is for each model, while nothing else is on the device."""
+    with take_place(next(iter(plan.models.values())).engine.device) as place:
+        work = _Work(plan, folder, place, None, lambda _: None, "", 1)
+        for name in plan.models:
+            if settled(plan, folder, name) is None:
+                work.settle(name)
+                work.forget_clock()
+
+
+def settled(plan: Plan, folder: ArenaFolder, name: str) -> Config | None:
+    """The settings of a model at the budget; None where it was not timed yet.
+
+    Raises:
+        UnsmoothError: It was settled with other settings.
+    """
+    known, config = folder.model(name), plan.models[name]
+    if known is None:
+        return None
+    differing = differing_settings(known["settings"], config)
+    text = plan.budget.text if plan.budget else None
+    if differing or known["budget"] != text:
+        said = ", ".join(differing) or f"budget {known['budget']}, now {text}"
+        raise expected(f"results of {name} with the settings of now", f"others ({said})", _HINT)
+    return cut(config, int(known["steps"]), float(known["steps_of_a_unit"]))
+
+
+@dataclass
+class _Work:
+    """One process in an arena."""
+
+    plan: Plan
+    folder: ArenaFolder
+    place: Place
+    end: float | None
+    tell: Tell
+    call: str
+    workers: int
+    _stopwatch: Stopwatch | None = field(default=None, init=False)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return self.end is not None and time.monotonic() > self.end
+
+    def carry_out_model(self, name: str) -> None:
+        """Every remedy on one model, as far as time allows."""
+        base = settled(self.plan, self.folder, name)
+        try:
+            for entrant in [one for one in self.plan.entrants if one.model == name]:
+                if base is not None:
+                    self._check(entrant, base)
+                if self.late or complete(self.plan, self.folder, entrant):
+                    continue
+                base = base or self.settle(name)
+                with suppress(HeldError):  # somebody else is at it
+                    self._carry_out(entrant, base)
+        finally:
+            self.forget_clock()
+
+    def forget_clock(self) -> None:
+        """Let go of the plain run."""
+        if self._stopwatch is not None:
+            self._stopwatch.close()
+            self._stopwatch = None
+
+    def settle(self, name: str) -> Config:
+        """Time the plain model, and write down how many steps every run of it makes."""
+        place = self.folder.results(Entrant(name, PLAIN)).parent
+        place.mkdir(parents=True, exist_ok=True)
+        with held(place, f"{name} settled", wait=True):
+            if (known := settled(self.plan, self.folder, name)) is not None:
+                return known
+            config, budget = self.plan.models[name], self.plan.budget
+            timing = self._clock(name).plain()
+            whole = max(1, round(length(config) * timing.steps_of_a_unit))
+            steps = whole if budget is None else budget.steps_at(timing.seconds)
+            about: dict[str, Any] = {
+                "budget": budget.text if budget else None,
+                "steps": steps,
+                "steps_of_a_unit": timing.steps_of_a_unit,
+                "seconds_of_a_step": timing.seconds,
+                "settings": to_plain(config),
+            }
+            self.folder.write_model(name, about)
+            self.folder.write_timing(Entrant(name, PLAIN), timing)
+            return cut(config, steps, timing.steps_of_a_unit)
+
+    def _clock(self, name: str) -> Stopwatch:
+        self._stopwatch = self._stopwatch or Stopwatch(self.plan.models[name], self.place)
+        return self._stopwatch
+
+    def _carry_out(self, entrant: Entrant, base: Config) -> None:
+        """Keep others out, and write down what goes wrong with a remedy."""
+        place = self.folder.runs / entrant.place
+        place.mkdir(parents=True, exist_ok=True)
+        with held(place, f"{entrant.place} that nobody is carrying out"):
+            known = self.folder.trouble(entrant)
+            if known is not None and known.get("call") == self.call:
+                return
+            if (reason := refusal(entrant, base)) is not None:
+                self.folder.write_trouble(entrant, "refused", reason, self.call)
+                return
+            try:
+                self._train(entrant, base)
+            except HeldError:
+                raise
+            except Exception as error:
+                if entrant.remedy == PLAIN or not self._alive():
+                    raise
+                words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                self.folder.write_trouble(entrant, "failed", words, self.call)
+                return
+            self.folder.forget_trouble(entrant)
+
+    def _train(self, entrant: Entrant, base: Config) -> None:
+        """Timing, rates, seeds: each is written down before the next begins."""
+        plan, rates = self.plan, self.plan.rates
+        if self.folder.timing(entrant) is None:
+            first = plan.settings(entrant, base, rates[0], plan.seeds[0])
+            clock = self._clock(entrant.model)
+            self.folder.write_timing(entrant, clock.plain() if entrant.remedy == PLAIN else clock.beside(first))
+        if len(rates) > 1 and not self.late:
+            probes = {rate_run(rate): plan.settings(entrant, base, rate, plan.probe_seed) for rate in rates}
+            self._runs(entrant, probes)
+        choice = chosen(plan, self.folder, entrant)
+        if choice is not None and not choice.lost and not self.late:
+            self._runs(
+                entrant, {seed_run(seed): plan.settings(entrant, base, choice.rate, seed) for seed in plan.seeds}
+            )
+
+    def _runs(self, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
+        """Runs beside each other, those that are missing; what came to its end is written down."""
+        missing = {run: config for run, config in wanted.items() if self.folder.outcome(entrant, run) is None}
+        minutes = None if self.end is None else max(0.0, (self.end - time.monotonic()) / 60)
+        places = {f"{entrant.place}/{run}": config for run, config in missing.items()}
+        folders = train_together(places, self.folder.runs, minutes=minutes, tell=self.tell) if places else []
+        for (run, config), folder in zip(missing.items(), folders, strict=True):
+            if folder.manifest().get("state") in ("finished", "stopped"):
+                trained = kept(f"{entrant.model}: {entrant.remedy}", config, folder, len(missing), self.workers)
+                self.folder.write_outcome(entrant, run, trained)
+
+    def _check(self, entrant: Entrant, base: Config) -> None:
+        """Results that are there are of the settings of now."""
+        plan = self.plan
+        wanted = {rate_run(rate): (rate, plan.probe_seed) for rate in plan.rates}
+        if (choice := chosen(plan, self.folder, entrant)) is not None:
+            wanted |= {seed_run(seed): (choice.rate, seed) for seed in plan.seeds}
+        for run, (rate, seed) in wanted.items():
+            found = self.folder.outcome(entrant, run)
+            if found and (differing := differing_settings(found.config, plan.settings(entrant, base, rate, seed))):
+                got = f"others for {entrant.place}/{run} ({', '.join(differing)})"
+                raise expected("results with the settings of now", got, _HINT)
+
+    def _alive(self) -> bool:
+        """Whether the device still answers: after some errors a GPU does no more for a process."""
+        try:
+            if self.place.device.type == "cuda":
+                torch.cuda.synchronize(self.place.device)
+        except RuntimeError:
+            return False
+        return True

@@ -1,0 +1,191 @@
+"""``unsmooth arena RECIPE --remedies …``: every remedy on the same recipe at the same budget, in one table and page."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unsmooth.cli.options import Debug
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import check_writable
+
+if TYPE_CHECKING:
+    from unsmooth.arena import ArenaFolder, Plan, Standings
+
+
+def arena(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="One of `unsmooth ls recipes`.")],
+    remedies: Annotated[
+        list[str],
+        typer.Option(
+            metavar="A,B,…", help='Such as deescalate,"sharpen(basis=orthogonal)"; the plain model always takes part.'
+        ),
+    ],
+    seeds: Annotated[int, typer.Option(help="How many scored runs of each.")] = 3,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="5m|2000steps",
+            help="Steps of every run: so many, or as many as a plain run makes in this time. Default as the recipe.",
+        ),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Learning rates to choose from; default a third of the recipe's to thrice."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B", help="Several models, such as depth=12,24; may be repeated: all combinations."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of the recipe; may be repeated."),
+    ] = None,
+    size: Annotated[str, typer.Option(help="base as published, tiny for a minute on two CPU cores.")] = "base",
+    data: Annotated[str | None, typer.Option(metavar="PATH", help="Data; default data/NAME, else synthetic.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="Metric to compare; default the first that is not the loss.")
+    ] = None,
+    probe: Annotated[float, typer.Option(help="Length of runs that choose a rate, as a share of the budget.")] = 1.0,
+    processes: Annotated[int, typer.Option(help="So many share the work and the device; each compiles its own.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop training after so many; the same command goes on from there.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the arena; default arena/RECIPE.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Compare remedies at equal budget: score, token similarity, step time, memory and failures of each.
+
+    What is done is never done again: stop it whenever you like, and give the same command to go on.
+    """
+    from unsmooth.arena import ArenaFolder, standings
+
+    plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe)
+    if processes < 1:
+        raise expected("--processes of 1 or more", processes, "--processes 4")
+    if minutes is not None and minutes < 0:
+        raise expected("--minutes of 0 or more", minutes, "--minutes 10")
+    folder = ArenaFolder(out or Path("arena") / recipe)
+    check_writable(folder.path)
+    call = secrets.token_hex(8)
+    try:
+        _carry_out(plan, folder, processes, minutes, call, quiet or as_json)
+    finally:
+        found = standings(plan, folder)
+        found.write(folder)
+    _tell(found, folder, as_json, quiet)
+    return _code(plan, folder, call)
+
+
+def _plan(
+    recipe: str,
+    remedies: list[str],
+    seeds: int,
+    budget: str | None,
+    rates: str | None,
+    grid: list[str],
+    settings: list[str],
+    size: str,
+    data: str | None,
+    score: str | None,
+    probe: float,
+) -> Plan:
+    from unsmooth.arena import Budget, plan_arena, split_remedies
+    from unsmooth.cli.train import changes_of, config_of
+
+    return plan_arena(
+        config_of(recipe, size, changes_of(settings, data=data)),
+        [one for text in remedies for one in split_remedies(text)],
+        grid=grid,
+        rates=_rates(rates),
+        seeds=seeds,
+        budget=None if budget is None else Budget.read(budget),
+        score=score,
+        probe=probe,
+    )
+
+
+def _rates(text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        found = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = ()
+    if not found:
+        raise expected("learning rates with commas between them", repr(text), "--rates 1e-4,3e-4,1e-3")
+    return found
+
+
+def _carry_out(plan: Plan, folder: ArenaFolder, processes: int, minutes: float | None, call: str, quiet: bool) -> None:
+    from unsmooth.arena import carry_out_arena, share_out
+    from unsmooth.cli.train_progress import shown_progress
+
+    if processes > 1:
+        # Bars of several processes would write over each other.
+        telling = partial(shown_progress, quiet=quiet, bars=False)
+        share_out(plan, folder, processes, minutes=minutes, telling=telling, call=call)
+        return
+    with shown_progress(quiet=quiet) as tell:
+        carry_out_arena(plan, folder, minutes=minutes, tell=tell, call=call)
+
+
+def _tell(found: Standings, folder: ArenaFolder, as_json: bool, quiet: bool) -> None:
+    from unsmooth.report.arena import write_arena_report
+
+    page = None
+    try:
+        page = write_arena_report(found, folder.path)
+    except UnsmoothError as error:
+        typer.echo(f"unsmooth: no page was written: {error}", err=True)
+    if as_json:
+        typer.echo(json.dumps({**found.to_json(), "page": page and str(page)}, ensure_ascii=False, allow_nan=False))
+    elif not quiet:
+        _print(found, page)
+
+
+def _print(found: Standings, page: Path | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from unsmooth.report.arena import cells_of, failures_of, heads_of, notes_of, sentence_of
+
+    console = Console()
+    table = Table(box=None)
+    for place, head in enumerate(heads_of(found)):
+        table.add_column(escape(head), justify="right" if place else "left", overflow="fold")
+    for line in found.lines:
+        table.add_row(*map(escape, cells_of(found, line)))
+    console.print(table)
+    for failure in failures_of(found):
+        console.print(f"[yellow]note:[/yellow] {escape(failure)}", soft_wrap=True, highlight=False)
+    for note in notes_of(found):
+        console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True, highlight=False)
+    console.print(f"[bold]{escape(sentence_of(found))}[/bold]", soft_wrap=True)
+    if page is not None:
+        console.print(f"page: {escape(str(page))}", soft_wrap=True)
+
+
+def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
+    """0 where everything came to an outcome, refusals and lost numbers included."""
+    from unsmooth.arena.choosing import left_over
+    from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED
+
+    if left := left_over(plan, folder, call):
+        named = ", ".join(one.place for one in left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+        typer.echo(f"unsmooth: {named} not done yet. The same command goes on from there.", err=True)
+        return EXIT_NOT_FINISHED
+    failed = [one for one in plan.entrants if (folder.trouble(one) or {}).get("state") == "failed"]
+    if failed:
+        named = ", ".join(one.place for one in failed)
+        typer.echo(f"unsmooth: {named} failed, as the table says. The same command tries again.", err=True)
+        return EXIT_BAD_INPUT
+    return 0

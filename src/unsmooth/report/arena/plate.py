@@ -1,0 +1,77 @@
+"""An arena as a plate: differences to the plain model, similarity by layer at the start and the end, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from unsmooth.arena.plan import PLAIN
+from unsmooth.arena.standing import Standing, Standings
+from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
+from unsmooth.report.arena.words import cells_of, failures_of, heads_of, notes_of, scale_of, scaled, sentence_of
+from unsmooth.report.plates import Plate, Table, write_plate
+from unsmooth.report.series import PALETTE
+
+_TOGETHER = len(PALETTE) - 1
+"""Remedies in one picture beside the plain model: as many as there are colours."""
+
+
+def write_arena_report(found: Standings, folder: str | Path) -> Path | None:
+    """Write ``arena.html``, and the figure as SVG, PNG and csv beside it; returns the page, None before the first run.
+
+    Args:
+        found: What `standings` gives.
+        folder: Where to.
+    """
+    plate = arena_plate(found)
+    return write_plate(plate, folder)[-1] if plate.figure.panels else None
+
+
+def arena_plate(found: Standings) -> Plate:
+    """All that the page shows."""
+    recipe = next(iter(found.plan.models.values())).recipe
+    count = len(found.plan.remedies) - 1
+    lines = tuple(cells_of(found, line) for line in found.lines)
+    return Plate(
+        name="arena",
+        title=f"{recipe}: {count} {'remedy' if count == 1 else 'remedies'} at equal budget",
+        sentence=sentence_of(found),
+        figure=Figure(
+            "Score of each remedy minus that of the plain model with the same seed, and mean cosine of the tokens by "
+            "layer before and after training; means over seeds with 95 % intervals.",
+            [panel for model in found.plan.models for panel in _panels(found, model)],
+        ),
+        tables=(Table("All entrants", heads_of(found), lines),),
+        notes=(*failures_of(found), *notes_of(found)),
+    )
+
+
+def _panels(found: Standings, model: str) -> Iterator[Panel]:
+    of = f", {model}" if len(found.plan.models) > 1 else ""
+    lines = found.of(model)
+    compared = [line for line in lines if line.difference is not None]
+    if compared:
+        yield _differences(found, compared, of)
+    plain = [line for line in lines if line.entrant.remedy == PLAIN]
+    others = [line for line in lines if line.entrant.remedy != PLAIN]
+    for begin in range(0, len(others), _TOGETHER):
+        shown = [*plain, *others[begin : begin + _TOGETHER]]
+        for moment in ("start", "end"):
+            if series := list(_curves(shown, moment)):
+                yield Panel(f"mean cosine at the {moment}{of}", "layer", "mean cosine", series)
+
+
+def _differences(found: Standings, lines: Sequence[Standing], of: str) -> Panel:
+    scale = scale_of(found)
+    names = [line.entrant.remedy for line in lines]
+    gaps = [scaled(line.difference, scale) for line in lines if line.difference is not None]
+    unit = "percentage points of " if scale == 100 else ""
+    series = with_intervals("minus plain", names, gaps, "points")
+    return Panel(f"difference to plain{of}", "remedy", f"{unit}{found.plan.score}", [series], reference=0.0)
+
+
+def _curves(lines: Sequence[Standing], moment: str) -> Iterator[Series]:
+    for line in lines:
+        curve = line.start if moment == "start" else line.end
+        if curve:
+            yield with_intervals(line.entrant.remedy, list(range(len(curve))), curve)

@@ -1,0 +1,159 @@
+"""What an arena found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unsmooth.arena.plan import PLAIN
+from unsmooth.arena.standing import Standing, Standings
+from unsmooth.evidence.interval import LEVEL, Interval
+from unsmooth.report.evidence.words import in_words
+from unsmooth.report.series import spoken
+
+_MEBIBYTE = 2**20
+_SHARES = ("accuracy",)
+"""Scores that are told in percent, and their differences in percentage points."""
+
+
+def scale_of(found: Standings) -> float:
+    """What a score is multiplied by before it is told."""
+    return 100.0 if found.plan.score in _SHARES else 1.0
+
+
+def scaled(interval: Interval, scale: float) -> Interval:
+    """An interval in other units.
+
+    >>> scaled(Interval(0.5, 0.25, 0.75, 3), 100.0)
+    Interval(value=50.0, low=25.0, high=75.0, count=3)
+    """
+    return Interval(interval.value * scale, interval.low * scale, interval.high * scale, interval.count)
+
+
+def heads_of(found: Standings) -> tuple[str, ...]:
+    """Of the table; the model is named where there are several."""
+    unit = " in %" if scale_of(found) == 100 else ""
+    points = " in points" if unit else ""
+    return (
+        "remedy",
+        *(["model"] if len(found.plan.models) > 1 else []),
+        "rate",
+        f"{found.plan.score}{unit} [95 %]",
+        f"minus plain{points} [95 %]",
+        "verdict",
+        "cosine, start → end",
+        "step time",
+        "memory",
+        "failures",
+    )
+
+
+def cells_of(found: Standings, line: Standing) -> tuple[str, ...]:
+    """A line of the table."""
+    scale = scale_of(found)
+    return (
+        line.entrant.remedy,
+        *([line.entrant.model] if len(found.plan.models) > 1 else []),
+        _rate(line),
+        in_words(scaled(line.score, scale)) if line.score else "–",
+        in_words(scaled(line.difference, scale)) if line.difference else "–",
+        line.verdict or ("–" if line.done or line.failures else "not finished"),
+        f"{_last(line.start)} → {_last(line.end)}",
+        f"{line.timing.ratio:.2f}×" if line.timing else "–",
+        _memory(line),
+        _briefly(line),
+    )
+
+
+def failures_of(found: Standings) -> list[str]:
+    """What failed, and why."""
+    return [f"{_called(found, line)} {failure}" for line in found.lines for failure in line.failures]
+
+
+def _briefly(line: Standing) -> str:
+    """What failed, without why.
+
+    >>> from unsmooth.arena import Entrant
+    >>> _briefly(Standing(Entrant("vit", "deepnorm"), failures=("refused: it has its norms before the branches.",)))
+    'refused'
+    """
+    return "; ".join(failure.partition(":")[0] for failure in line.failures) or "none"
+
+
+def _rate(line: Standing) -> str:
+    """A rate at the end of its grid is marked."""
+    return "–" if line.choice is None else f"{line.choice.rate:g}{' (edge)' if line.choice.edge else ''}"
+
+
+def _last(curve: object) -> str:
+    return spoken(curve[-1].value) if isinstance(curve, list | tuple) and curve else "–"
+
+
+def _memory(line: Standing) -> str:
+    known = line.timing.memory if line.timing else None
+    return "–" if known is None else f"{known / _MEBIBYTE:,.0f} MiB"
+
+
+def sentence_of(found: Standings) -> str:
+    """How many remedies were shown to be better or worse than the plain model."""
+    others = [line for line in found.lines if line.entrant.remedy != PLAIN]
+    said = []
+    for word in ("better", "worse"):
+        named = [_called(found, line) for line in others if line.verdict == word]
+        said.append(f"{word} than plain: {', '.join(named) or 'none'}")
+    neither = sum(line.verdict == "no difference shown" for line in others)
+    rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
+    count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
+    open_ones = f"; {rest} without a comparison" if rest else ""
+    return f"Of {count}, {'; '.join(said)}; no difference shown for {neither}{open_ones}."
+
+
+def _called(found: Standings, line: Standing) -> str:
+    return f"{line.entrant.remedy} ({line.entrant.model})" if len(found.plan.models) > 1 else line.entrant.remedy
+
+
+def notes_of(found: Standings) -> tuple[str, ...]:
+    """How the numbers came about, and what to bear in mind."""
+    return tuple(_notes(found))
+
+
+def _notes(found: Standings) -> Iterator[str]:
+    plan, made = found.plan, found.made
+    steps = ", ".join(f"{name}: {count:,}" for name, count in found.steps.items())
+    if plan.budget is None:
+        why = "as the recipe has it"
+    elif plan.budget.steps is not None:
+        why = "as asked for"
+    else:
+        why = f"as many as a plain run makes in {plan.budget.text}, alone on the device"
+    yield f"Every run of a model makes the same number of steps, {why} ({steps or 'not settled yet'})."
+    if len(plan.rates) > 1:
+        grid = ", ".join(f"{rate:g}" for rate in plan.rates)
+        shorter = "" if plan.probe == 1 else f" and which are {plan.probe:g} times as long as the others"
+        yield (
+            f"Each remedy on each model has its own learning rate, the best of {grid} in runs of seed "
+            f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge lies at "
+            "the end of the grid: a better one might lie beyond."
+        )
+    yield (
+        f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs the "
+        "whole interval on one side of 0."
+    )
+    compared = sum(line.difference is not None for line in found.lines)
+    if compared > 1:
+        by_chance = f"{compared * (1 - LEVEL):.1f}".rstrip("0").rstrip(".")
+        yield f"Of {compared} comparisons of models that do not differ, about {by_chance} would be called different."
+    yield (
+        "Cosine is the mean pairwise cosine of tokens at the last layer, before and after training. Step time is that "
+        "of the whole training step over the plain model's, both in turns in one process; memory is the highest of one "
+        "run alone on a GPU."
+    )
+    if any(line.failures and line.scores for line in found.lines):
+        yield "A run whose loss stopped being a number counts with the score of guessing."
+    data = [one for one in made.get("data", []) if isinstance(one, dict)]
+    if any(one.get("synthetic") for one in data):
+        yield "The data are made up: this shows that the arena runs, not which remedy helps."
+    hardware, commits = ", ".join(made.get("hardware", [])), ", ".join(made.get("commits", []))
+    minutes = f", {made['gpu_minutes']:g} GPU minutes" if made.get("gpu_minutes") else ""
+    beside = made.get("side_by_side") or [1]
+    shared = f", up to {max(beside)} runs at a time" if max(beside) > 1 else ""
+    yield f"{made.get('runs', 0)} runs on {hardware or 'nothing yet'}{minutes}{shared}; commit {commits or 'unknown'}."
