@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unsmooth import networks
 
 BATCH, TOKENS, DIM, LAYERS, VOCAB, PAD = 2, 8, 32, 3, 50, 1
-Kind = Literal["encoder", "decoder", "vision", "vectors"]
+Kind = Literal["encoder", "decoder", "pair", "vision", "vectors"]
 Side = Literal["right", "left"]
 SPECIAL = {f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep")}
 
@@ -28,13 +28,16 @@ class TestHost:
     Args:
         name: Shown by pytest and in the matrix.
         build: Makes it, with any weights.
-        kind: What it reads: token ids (encoder, decoder), pixels or vectors.
+        kind: What it reads: token ids (encoder, decoder; a pair reads a fixed source text too), pixels or vectors.
         causal: Whether a token sees only those before it.
         paddings: The sides on which it can be padded.
         counts_pads: Whether it finds positions by its own count of padding tokens, so that none may be given.
         batch_first: Whether vectors are (batch, tokens, dim).
         family: Whether `make test` runs it: one host of each family.
         own: Whether it is a network of unsmooth's.
+        pixels: What a vision model calls its images.
+        packs: Whether it tells packed rows apart by their positions.
+        read: Takes (batch, tokens, ...) out of what it returns, all that a parameter of it can change.
     """
 
     __test__ = False
@@ -48,6 +51,9 @@ class TestHost:
     batch_first: bool = True
     family: bool = False
     own: bool = False
+    pixels: str = "pixel_values"
+    packs: bool = True
+    read: Callable[[Any], Tensor] = lambda found: found[0]
 
     def __reduce__(self) -> Any:
         return _by_name, (self.name,)  # to another process, where it is built anew
@@ -55,7 +61,7 @@ class TestHost:
     @property
     def hugging_face(self) -> bool:
         """Whether it is a model of transformers."""
-        return self.kind != "vectors" and not self.own
+        return self.kind != "vectors" and not self.own and self.pixels == "pixel_values"
 
     @property
     def cached(self) -> bool:
@@ -78,15 +84,23 @@ class TestHost:
     def call(self, inputs: Tensor, real: Tensor | None = None) -> dict[str, Any]:
         """Keyword arguments of a forward pass; `real` (batch, tokens) is False for padding."""
         if self.kind == "vision":
-            return {"pixel_values": inputs}
+            return {self.pixels: inputs}
         if self.kind == "vectors":
             return self._vectors(inputs, real)
+        if self.kind == "pair":
+            return self._pair(inputs, real)
         if real is None:
             return {"input_ids": inputs}
         padded = {"input_ids": inputs.where(real, PAD), "attention_mask": real.long()}
         if not self.counts_pads:
             padded["position_ids"] = (real.long().cumsum(1) - 1).clamp(min=0)
         return padded
+
+    def _pair(self, inputs: Tensor, real: Tensor | None) -> dict[str, Any]:
+        call: dict[str, Any] = {"input_ids": torch.arange(7, 13).expand(len(inputs), -1)}
+        if real is None:
+            return {**call, "decoder_input_ids": inputs}
+        return {**call, "decoder_input_ids": inputs.where(real, PAD), "decoder_attention_mask": real.long()}
 
     def _vectors(self, inputs: Tensor, real: Tensor | None) -> dict[str, Any]:
         call: dict[str, Any] = {"src": inputs if self.batch_first else inputs.transpose(0, 1)}
@@ -101,7 +115,7 @@ class TestHost:
         """What the model makes of it, (batch, tokens, dim or vocabulary)."""
         with step_by_step() if self.kind == "vectors" else contextlib.nullcontext():
             found = model(**call)
-        found = found if isinstance(found, Tensor) else found[0]
+        found = found if isinstance(found, Tensor) else self.read(found)
         return found if self.batch_first else found.transpose(0, 1)
 
 
@@ -131,7 +145,9 @@ def _model(host: TestHost, seed: int) -> nn.Module:
     return model
 
 
-def _hf(name: str, suffix: str = "Model", pooled: bool = False, **options: Any) -> Callable[[], nn.Module]:
+def _hf(
+    name: str, suffix: str = "Model", pooled: bool = False, of: str | None = None, **options: Any
+) -> Callable[[], nn.Module]:
     sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 48}
     tokens = {"vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": PAD, **SPECIAL}
     drops = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -140,13 +156,33 @@ def _hf(name: str, suffix: str = "Model", pooled: bool = False, **options: Any) 
     def build() -> nn.Module:
         config = getattr(transformers, f"{name}Config")(**(sizes | tokens | without | options))
         # A pooler would be a part of the model that no loss here reaches.
-        return getattr(transformers, f"{name}{suffix}")(config, **({"add_pooling_layer": False} if pooled else {}))
+        pooler = {"add_pooling_layer": False} if pooled else {}
+        return getattr(transformers, f"{of or name}{suffix}")(config, **pooler)
 
     return build
 
 
 def _vision(name: str) -> Callable[[], nn.Module]:
     return _hf(name, pooled=True, image_size=8, patch_size=4)
+
+
+def _swin() -> nn.Module:
+    """Two stages: the second has half as many tokens a side, and one window for all of them."""
+    sizes = {"image_size": 8, "patch_size": 1, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4}
+    config = transformers.SwinConfig(mlp_ratio=1.5, drop_path_rate=0.0, **sizes)
+    return transformers.SwinModel(config, add_pooling_layer=False)
+
+
+def _timm() -> nn.Module:
+    """A stand-in for timm's, which is tried itself where it is installed: tests/models/timm_checks.py."""
+    from tests.models.timm_entries import VisionTransformer
+
+    return VisionTransformer(heads=2, qk_norm=True, scaled=True)
+
+
+def _with_pooled(found: Any) -> Tensor:
+    """A norm of the class token alone is a part of the model too."""
+    return torch.cat([found.last_hidden_state, found.pooler_output[:, None]], dim=1)
 
 
 def _torch(batch_first: bool, norm_first: bool) -> Callable[[], nn.Module]:
@@ -164,6 +200,11 @@ def _own(config: type[networks.Config], **options: Any) -> Callable[[], nn.Modul
     return lambda: networks.build(config(**sizes, **text, **options))
 
 
+_IMAGE = {"image_size": 8, "patch_size": 4}
+_GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+_T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_heads": 4, "dropout_rate": 0.0}
+_DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48}
 _CRAMMED = {"activation": "geglu", "qkv_bias": False, "mlp_bias": False, "positions": "scaled_sinusoidal"}
 _OWN_TEXT: dict[str, Any] = {"own": True, "counts_pads": True, "paddings": ("right",)}
 _OWN_CAUSAL: dict[str, Any] = {**_OWN_TEXT, "causal": True}
@@ -182,7 +223,7 @@ HOSTS: tuple[TestHost, ...] = (
     TestHost("llama", _hf("Llama", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True, family=True),
     TestHost("qwen2", _hf("Qwen2", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True),
     TestHost("qwen3", _hf("Qwen3", "ForCausalLM", num_key_value_heads=2, head_dim=8), "decoder", causal=True),
-    TestHost("bert_decoder", _hf("Bert", "LMHeadModel", is_decoder=True), "decoder", causal=True),
+    TestHost("bert_decoder", _hf("Bert", "LMHeadModel", is_decoder=True), "decoder", causal=True, packs=False),
     TestHost("torch_post", _torch(True, False), "vectors", family=True),
     TestHost("torch_pre", _torch(True, True), "vectors"),
     TestHost("torch_tokens_first", _torch(False, False), "vectors", batch_first=False),
@@ -195,6 +236,22 @@ HOSTS: tuple[TestHost, ...] = (
     ),
     TestHost("own_decoder", _own(networks.DecoderConfig, positions="learned"), "decoder", **_OWN_CAUSAL),
     TestHost("own_decoder_relative", _own(networks.DecoderConfig, norm="post"), "decoder", family=True, **_OWN_CAUSAL),
+    TestHost("timm_vit", _timm, "vision", paddings=(), pixels="x"),
+    TestHost("clip_text", _hf("CLIPText"), "encoder", causal=True),
+    TestHost("clip_vision", _hf("CLIPVision", **_IMAGE), "vision", paddings=(), read=_with_pooled),
+    TestHost("siglip_vision", _hf("SiglipVision", **_IMAGE, vision_use_head=False), "vision", paddings=()),
+    TestHost("dinov2", _hf("Dinov2", **_IMAGE, mlp_ratio=2, use_mask_token=False), "vision", paddings=()),
+    TestHost("gemma", _hf("Gemma", "ForCausalLM", **_GROUPED), "decoder", causal=True),
+    TestHost("gemma2", _hf("Gemma2", "ForCausalLM", **_GROUPED), "decoder", causal=True),
+    TestHost("gemma3", _hf("Gemma3Text", "ForCausalLM", of="Gemma3", **_GROUPED), "decoder", causal=True),
+    TestHost("t5_encoder", _hf("T5", "EncoderModel", **_T5), "encoder", counts_pads=True),
+    TestHost("t5", _hf("T5", "ForConditionalGeneration", **_T5), "pair", causal=True, paddings=("right",)),
+    TestHost("swin", _swin, "vision", paddings=()),
+    TestHost("deberta_v2", _hf("DebertaV2", **_DEBERTA), "encoder"),
+    TestHost("modernbert", _hf("ModernBert", global_attn_every_n_layers=2, local_attention=8), "encoder"),
+    TestHost("bloom", _hf("Bloom", "ForCausalLM"), "decoder", causal=True, counts_pads=True, packs=False),
+    TestHost("falcon", _hf("Falcon", "ForCausalLM", **_FALCON), "decoder", causal=True, packs=False),
+    TestHost("phi3", _hf("Phi3", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True),
 )
 BY_NAME = {host.name: host for host in HOSTS}
 FAMILIES = tuple(host for host in HOSTS if host.family)

@@ -31,16 +31,24 @@ class Setting:
 
 _PRE_NORM = (
     *("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal"),
-    *("own_vit", "own_encoder_peri", "own_decoder"),
+    *("own_vit", "own_encoder_peri", "own_decoder", "timm_vit", "clip_text", "clip_vision", "siglip_vision", "dinov2"),
+    *("gemma", "gemma2", "gemma3", "t5_encoder", "t5", "swin", "modernbert", "bloom", "phi3"),
 )
-_NOT_POST_NORM = (*_PRE_NORM, "neox_parallel")
+_NOT_POST_NORM = (*_PRE_NORM, "neox_parallel", "falcon")
 _POST_NORM = (
     *("bert", "roberta", "mpnet", "albert", "bert_decoder", "torch_post", "torch_tokens_first"),
-    *("own_encoder_post", "own_decoder_relative"),
+    *("own_encoder_post", "own_decoder_relative", "deberta_v2"),
 )
-_PERI_NORM = ("own_encoder_peri",)
+_PERI_NORM = ("own_encoder_peri", "gemma2", "gemma3")
 _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
-_CAUSAL = (*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative")
+_CAUSAL = (
+    *(*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative"),
+    *("clip_text", "gemma", "gemma2", "gemma3", "t5", "bloom", "falcon", "phi3"),
+)
+# Attention works inside windows there, so nothing that mixes tokens can be reached but by window.
+_WINDOWED = ("swin",)
+# Their attention is no function that could be run again.
+_WRITTEN_OUT = ("mpnet", "timm_vit", "deberta_v2", "bloom", "falcon")
 
 _SPECTRAL = {
     "gram, projected": Setting(),
@@ -54,8 +62,8 @@ _SPECTRAL = {
 
 SETTINGS: dict[str, dict[str, Setting]] = {
     "attnscale": {
-        "ω by head": Setting({"omega": 0.5}),
-        "ω fixed": Setting({"omega": 0.5, "learn": "no"}),
+        "ω by head": Setting({"omega": 0.5}, refused_by=_WINDOWED),
+        "ω fixed": Setting({"omega": 0.5, "learn": "no"}, refused_by=_WINDOWED),
     },
     "b2t": {
         "paper": Setting({"weight": 0.5}, refused_by=_NOT_POST_NORM),
@@ -78,7 +86,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "attention": Setting({"tau": 0.7}),
         "residual, τ by layer": Setting({"tau": 0.7, "place": "residual", "learn": "layer"}),
         "norm, τ by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}),
-        "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}),
+        "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}, refused_by=_WINDOWED),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
     },
     "featscale": {
@@ -89,12 +97,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "layerscale": {"γ by depth": Setting()},
     "gfsa": {
-        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=("mpnet",)),
-        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=("mpnet",)),
+        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
+        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
     },
     "neutreno": {
-        "λ fixed": Setting({"lam": 0.6}),
-        "λ by layer": Setting({"lam": 0.6, "learn": "layer"}),
+        "λ fixed": Setting({"lam": 0.6}, refused_by=_WINDOWED),
+        "λ by layer": Setting({"lam": 0.6, "learn": "layer"}, refused_by=_WINDOWED),
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "residual_scaling": {"1/√L": Setting()},

@@ -110,7 +110,16 @@ def norm_at(block: nn.Module, path: str) -> Norm:
     if not names & (_PLAIN_RMS | _ONE_PLUS_RMS) or bias is not None:
         raise refuse(block, f"a LayerNorm or a known RMSNorm at {path!r}", type(module).__name__)
     eps = _eps_of(module, getattr(module, "weight", None))
-    return Norm("rms", 1.0 + values if values is not None and names & _ONE_PLUS_RMS else values, None, eps)
+    return Norm("rms", 1.0 + values if values is not None and adds_one(module) else values, None, eps)
+
+
+def adds_one(norm: nn.Module) -> bool:
+    """Whether a norm multiplies by one more than its weight, as Gemma's do: whoever changes the weight must know.
+
+    >>> adds_one(nn.LayerNorm(3))
+    False
+    """
+    return bool(_class_names(norm) & _ONE_PLUS_RMS)
 
 
 def optional(block: nn.Module, path: str, name: str) -> Tensor | None:

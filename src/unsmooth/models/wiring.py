@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import Weights, optional, part, readable
+from unsmooth.models.block_parts import Weights, optional, part, readable, refuse
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
 from unsmooth.models.stored import stored
 from unsmooth.models.value_projection import ValueProjection
@@ -33,6 +33,11 @@ class Wiring:
         heads_at: The module whose input is the heads side by side, where it is not `output` itself.
         output_norms: The norms on what attention and MLP give, before it is added to the stream; None where there are
             none, so that the branches end in `output` and the last of `mlp`.
+        gains: The parameters (dim,) that what attention and MLP give is multiplied by before it is added (LayerScale),
+            as paths; None where there are none.
+        causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
+        windowed: Whether attention works inside windows of the image, so that values and heads are (batch · windows,
+            tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -48,6 +53,9 @@ class Wiring:
     values_at: str | None = None
     heads_at: str | None = None
     output_norms: tuple[str, str] | None = None
+    gains: tuple[str, str] | None = None
+    causal: bool | None = None
+    windowed: bool = False
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -69,7 +77,7 @@ class Wiring:
         return (SEPARATE if self.values_at else self.layout).values(made, self.heads)
 
 
-def wired_values(block: nn.Module, wiring: Wiring, output_norm: str | None = None) -> ValueProjection:
+def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     """The value and output weights of a block whose wiring is known."""
     value: str | Weights = wiring.value
     if wiring.value_weight != "weight":
@@ -85,5 +93,27 @@ def wired_values(block: nn.Module, wiring: Wiring, output_norm: str | None = Non
         heads=wiring.heads,
         place="post" if wiring.style == "post" else "pre",
         norm=wiring.norms[0],
-        output_norm=output_norm,
+        output_norm=None if wiring.output_norms is None else wiring.output_norms[0],
+        gain=None if wiring.gains is None else _gain(block, wiring.gains[0]),
     )
+
+
+def linear_maps(block: nn.Module, path: str) -> tuple[str, ...]:
+    """The linear maps inside the module at `path`, in the order of its parts, for MLPs that come in several kinds.
+
+    >>> mlp = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2))
+    >>> linear_maps(nn.ModuleDict({"mlp": mlp}), "mlp")
+    ('mlp.0', 'mlp.2')
+    """
+    found = [name for name, module in part(block, path).named_modules() if isinstance(module, nn.Linear)]
+    if not found:
+        raise refuse(block, f"linear maps in {path!r}", "none")
+    return tuple(f"{path}.{name}" for name in found)
+
+
+def _gain(block: nn.Module, path: str) -> Tensor:
+    module, _, name = path.rpartition(".")
+    scale = part(block, module)
+    if not isinstance(getattr(scale, name, None), Tensor):
+        raise refuse(block, f"a layer scale with {name!r} at {module!r}", type(scale).__name__)
+    return readable(block, stored(scale, name), path)

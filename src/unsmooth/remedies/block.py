@@ -170,11 +170,15 @@ def drop_edit(site: Site, name: str) -> None:
             remove_hooks(module)
 
 
-def hook_stack(stack: nn.Module, blocks: list[nn.Module], shared: Volatile) -> None:
-    """Have `EnterStack` called before each pass with the blocks that have edits now; replaces an earlier one."""
-    remove_hooks(stack, kind=EnterStack)
-    remove_hooks(stack, kind=LeaveStack)
-    homes: list[nn.Module] = [home for block in blocks if (home := remedies_of(block)) is not None]
+def hook_stack(stack: nn.Module, shared: Volatile) -> None:
+    """Have `EnterStack` called before each pass with the blocks that have edits now; replaces an earlier one.
+
+    A module may run several stacks, each with a `shared` of its own.
+    """
+    for kind in (EnterStack, LeaveStack):
+        remove_hooks(stack, kind=kind, shared=shared)
+    found = [home for module in stack.modules() if (home := remedies_of(module)) is not None]
+    homes: list[nn.Module] = [home for home in found if home.shared is shared]
     if homes:
         stack.register_forward_pre_hook(EnterStack(shared, homes), prepend=True)
         stack.register_forward_hook(LeaveStack(shared))

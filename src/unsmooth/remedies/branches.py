@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import part
+from unsmooth.models.block_parts import adds_one, part
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.site import Site, as_in_out
 
@@ -23,7 +23,10 @@ def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
     """
     with torch.no_grad():
         for name, parameter in module.named_parameters(recurse=False):
-            (as_in_out(module, name) if parameter.ndim > 1 else parameter).mul_(scale)
+            if adds_one(module):
+                parameter.add_(1.0).mul_(scale).sub_(1.0)
+            else:
+                (as_in_out(module, name) if parameter.ndim > 1 else parameter).mul_(scale)
 
 
 def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:

@@ -74,7 +74,8 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
         return mask[:, -tokens:].bool(), None
     if mask.ndim != 4:
         raise expected("a 2-D or 4-D attention mask", f"shape {tuple(mask.shape)}", "(batch, tokens), 1 for real")
-    seen = mask if mask.dtype == torch.bool else mask > LOWEST_SEEN
+    # Added to the logits where it is of floats; else it says who is seen (DeBERTa has numbers 0 and 1).
+    seen = mask > LOWEST_SEEN if mask.is_floating_point() else mask.bool()
     if seen.shape[-2] == 1 and tokens > 1:  # the same for every query, so it only says what is real
         return seen[:, 0, 0, -tokens:].expand(batch, tokens), None
     offset = seen.shape[-1] - seen.shape[-2]

@@ -66,6 +66,7 @@ class EnterBlock(Hook):
         self.shared = shared
         self.host = host
         self.batch_first = host.batch_first(block)
+        self.wiring = wiring
         self.attention = block.get_submodule(wiring.attention)
         self.layer: int | None = getattr(self.attention, "layer_idx", None)
         names = list(inspect.signature(block.forward).parameters)
@@ -81,11 +82,12 @@ class EnterBlock(Hook):
         if not self.batch_first:
             stream = stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
-        causal = is_causal(self.attention)
+        causal = is_causal(self.attention, self.wiring)
         if causal is None:
             causal = self._causal_by_call(args, kwargs)
             real_BN, starts_BN = self.host.real_tokens(args, kwargs), None
         else:
+            causal = causal or self._causal_by_call(args, kwargs)  # timm's blocks may be told so
             real_BN, starts_BN = self._masks(args, kwargs, batch, tokens, causal)
         cache = self._argument("past_key_values", args, kwargs)
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
@@ -103,6 +105,7 @@ class EnterBlock(Hook):
     ) -> tuple[Tensor | None, Tensor | None]:
         # Inside a CUDA graph transformers hands on a mask even where nothing is masked.
         mask = self._argument("attention_mask", args, kwargs) if self.host.pads else None
+        mask = self._argument("attn_mask", args, kwargs) if mask is None else mask  # timm's word for it
         held = self.shared.held.get("mask")
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
             held = self.shared.held["mask"] = (mask, read_mask(mask, batch, tokens, causal))

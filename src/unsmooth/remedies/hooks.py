@@ -25,19 +25,22 @@ class Hook:
     """One of ours, to be told from anybody else's."""
 
 
-def remove_hooks(module: nn.Module, edit: Edit | None = None, kind: type[Hook] = Hook) -> None:
-    """Take our hooks off a module: those of one edit or of one kind, or all."""
+def remove_hooks(
+    module: nn.Module, edit: Edit | None = None, kind: type[Hook] = Hook, shared: Volatile | None = None
+) -> None:
+    """Take our hooks off a module: those of one edit, of one kind or of one stack, or all."""
     for table, beside in _TABLES.items():
         hooks = getattr(module, table)
-        for key in [key for key, hook in hooks.items() if _is_ours(hook, edit, kind)]:
+        for key in [key for key, hook in hooks.items() if _is_ours(hook, edit, kind, shared)]:
             del hooks[key]
             for other in beside:
                 getattr(module, other).pop(key, None)
 
 
-def _is_ours(hook: Any, edit: Edit | None, kind: type[Hook]) -> bool:
+def _is_ours(hook: Any, edit: Edit | None, kind: type[Hook], shared: Volatile | None) -> bool:
     hook = getattr(hook, "hook", hook)  # torch wraps those that are called before a checkpoint is loaded
-    return isinstance(hook, kind) and (edit is None or getattr(hook, "edit", None) is edit)
+    of_edit = edit is None or getattr(hook, "edit", None) is edit
+    return isinstance(hook, kind) and of_edit and (shared is None or getattr(hook, "shared", None) is shared)
 
 
 class LeaveBlock(Hook):

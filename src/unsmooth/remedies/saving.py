@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.files import Saved, check_room, whole_folder, write_whole
-from unsmooth.models import find_anatomy
 from unsmooth.models.origin import origin_of, unwrapped
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
 from unsmooth.networks.saving import description, write_description
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.stack import find_remedied
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
 
 M = TypeVar("M", bound=nn.Module)
@@ -137,15 +137,15 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     with private_randomness(seed=0):  # what remedies draw is overwritten below
         for one in record.applied:
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
-            layers = list(one.layers)
-            apply(model, one.name, layers=layers, blocks=record.blocks, allow_leak=True, **one.options)
+            layers, stack = list(one.layers), None if record.blocks else one.stack or None
+            apply(model, one.name, layers=layers, blocks=record.blocks, stack=stack, allow_leak=True, **one.options)
     _load_differing(model, folder)
     return model
 
 
 def unfoldable(model: nn.Module, *, blocks: str | None = None) -> dict[str, str]:
     """The remedies of a model that do not fold into weights, and why not."""
-    edits = [edit for block in find_anatomy(model, blocks).blocks.values() for edit in _edits(block)]
+    edits = [edit for one in find_remedied(model, blocks) for site in one.sites for edit in _edits(site.block)]
     reasons = {edit.name: edit.why_not_foldable() for edit in edits}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
@@ -175,14 +175,20 @@ def _written(found: Sequence[Applied], folded: Sequence[Applied], blocks: str | 
 
 
 def _entry(one: Applied) -> dict[str, Any]:
-    return {"name": one.name, "options": dict(one.options), "layers": list(one.layers)}
+    entry = {"name": one.name, "options": dict(one.options), "layers": list(one.layers)}
+    return {**entry, "stack": one.stack} if one.stack else entry
 
 
 def _parse(content: dict[str, Any]) -> Record:
     def read(entries: Sequence[Mapping[str, Any]]) -> tuple[Applied, ...]:
-        return tuple(Applied(str(e["name"]), dict(e["options"]), tuple(map(int, e["layers"])), {}) for e in entries)
+        return tuple(_read_entry(entry) for entry in entries)
 
     return Record(read(content["applied"]), read(content["folded"]), content["blocks"], str(content["unsmooth"]))
+
+
+def _read_entry(entry: Mapping[str, Any]) -> Applied:
+    layers = tuple(map(int, entry["layers"]))
+    return Applied(str(entry["name"]), dict(entry["options"]), layers, {}, str(entry.get("stack", "")))
 
 
 def _is_transformers(model: nn.Module) -> bool:

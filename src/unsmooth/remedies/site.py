@@ -35,7 +35,7 @@ class Site:
     @property
     def causal(self) -> bool | None:
         """Whether its tokens see only what is before them; None where that is said in each call."""
-        return is_causal(part(self.block, self.wiring.attention))
+        return is_causal(part(self.block, self.wiring.attention), self.wiring)
 
     @property
     def dim(self) -> int:
@@ -67,8 +67,10 @@ class Site:
         return {"dtype": weight.dtype, "device": weight.device}
 
 
-def is_causal(attention: nn.Module) -> bool | None:
+def is_causal(attention: nn.Module, wiring: Wiring) -> bool | None:
     """Whether an attention module is a decoder's; None where each call says so, as torch's own does."""
+    if wiring.causal is not None:
+        return wiring.causal
     if isinstance(attention, nn.MultiheadAttention):
         return None
     return bool(getattr(attention, "is_causal", False))

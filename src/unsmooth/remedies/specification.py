@@ -20,7 +20,7 @@ M = TypeVar("M", bound=nn.Module)
 
 _FORM = "remedies such as deescalate(tau=0.5) + residual_scaling"
 # What `apply` takes beside a remedy's own options.
-_OF_APPLY = ("layers", "allow_leak")
+_OF_APPLY = ("layers", "allow_leak", "stack")
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Wish:
         options: Its options that were given, known to exist; their values are checked when it is applied.
         layers: Which blocks, as in `unsmooth.apply`.
         allow_leak: As in `unsmooth.apply`.
+        stack: As in `unsmooth.apply`.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     layers: Layers = None
     allow_leak: bool = False
+    stack: str | None = None
 
     def __str__(self) -> str:
         inside = dict(self.options)
@@ -45,6 +47,8 @@ class Wish:
             inside["layers"] = write_layers(self.layers)
         if self.allow_leak:
             inside["allow_leak"] = True
+        if self.stack is not None:
+            inside["stack"] = self.stack
         given = ", ".join(f"{key}={value!r}" for key, value in inside.items())
         return f"{self.name}({given})" if given else self.name
 
@@ -85,6 +89,7 @@ def parse_settings(wish: Wish, settings: list[str]) -> Wish:
         options={**wish.options, **new.options},
         layers=wish.layers if new.layers is None else new.layers,
         allow_leak=wish.allow_leak or new.allow_leak,
+        stack=wish.stack if new.stack is None else new.stack,
     )
 
 
@@ -123,7 +128,15 @@ def apply_wishes(model: M, wishes: tuple[Wish, ...], *, blocks: str | None = Non
     """Apply remedies one after the other, in place; what they draw at random is drawn from `seed` alone."""
     with private_randomness(seed):
         for wish in wishes:
-            apply(model, wish.name, layers=wish.layers, blocks=blocks, allow_leak=wish.allow_leak, **wish.options)
+            apply(
+                model,
+                wish.name,
+                layers=wish.layers,
+                blocks=blocks,
+                stack=wish.stack,
+                allow_leak=wish.allow_leak,
+                **wish.options,
+            )
     return model
 
 
@@ -155,6 +168,7 @@ def _checked(name: str, given: Mapping[str, Any]) -> Wish:
         options={key: value for key, value in given.items() if key not in _OF_APPLY},
         layers=parse_layers(layers) if isinstance(layers, str) else layers,
         allow_leak=allow_leak,
+        stack=given.get("stack"),
     )
 
 

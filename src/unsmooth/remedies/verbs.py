@@ -12,19 +12,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.models import find_anatomy
-from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.block_parts import linear_weights, part
 from unsmooth.models.watch import is_compiled
 from unsmooth.remedies.base import Edit, option_defaults
-from unsmooth.remedies.block import add_edit, drop_edit, hook_stack, remedies_of, sites_of, stack_of
-from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.block import add_edit, drop_edit, remedies_of
 from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.routing import why_not_mixable
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.stack import Stack, find_changeable, find_remedied
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -38,12 +36,14 @@ class Applied:
         options: The options it was given.
         layers: The blocks it is in.
         report: Numbers that it gives about itself, by layer.
+        stack: The stack that they are in, where the model has several.
     """
 
     name: str
     options: Mapping[str, Any]
     layers: tuple[int, ...]
     report: Mapping[int, Mapping[str, float]]
+    stack: str = ""
 
 
 def apply(
@@ -52,6 +52,7 @@ def apply(
     *,
     layers: Layers = None,
     blocks: str | None = None,
+    stack: str | None = None,
     allow_leak: bool = False,
     **options: Any,
 ) -> M:
@@ -64,8 +65,9 @@ def apply(
         model: Any model with blocks of a known family.
         name: A remedy, as `unsmooth.remedies.names()` lists them.
         layers: Which blocks: None for all, indices, a slice, or a fraction of depth (0.5 is the first half, -0.5 the
-            last).
-        blocks: Pattern over module paths, where a model has more than one stack.
+            last). Counted in each stack from 0.
+        blocks: Pattern over module paths, for a part of a model.
+        stack: One of a model's stacks, such as "encoder" or "vision"; by default all that it has.
         allow_leak: Apply to a causal model what would let tokens see later ones; warns.
         **options: The remedy's own, as `unsmooth.remedies.describe(name)` lists them.
 
@@ -83,45 +85,48 @@ def apply(
     """
     kind = find_remedy(name)
     options = _checked_options(kind, options)
-    anatomy = _anatomy(model, blocks)
-    sites = sites_of(anatomy)
-    chosen = [sites[index] for index in choose_layers(layers, len(sites))]
-    _check_sites(kind, chosen, options, allow_leak)
+    if isinstance(model, nn.Module):
+        _check_plain(model)
+    stacks = find_changeable(model, blocks, stack)
+    chosen = [(one, one.sites[index]) for one in stacks for index in choose_layers(layers, len(one.sites))]
+    _check_sites(kind, [site for _, site in chosen], options, allow_leak)
     # Building an edit checks its options and touches nothing.
-    edits = [kind(site, **options) for site in chosen]
-    order = 1 + max((edit.order for site in sites for edit in _edits(site).values()), default=-1)
-    stack = stack_of(model, list(anatomy.blocks))
-    shared, text = _shared(sites), new_mark()
+    edits = [kind(site, **options) for _, site in chosen]
+    for (_, site), edit in zip(chosen, edits, strict=True):
+        _check_windows(site, edit)
+    order, text = 1 + _last_order(model), new_mark()
     try:
-        for site, edit in zip(chosen, edits, strict=True):
+        for (one, site), edit in zip(chosen, edits, strict=True):
             edit.chosen, edit.order = dict(options), order
             edit.would_leak = kind.leaks(options) and not allow_leak
-            _put_in(site, edit, shared, stack)
+            _put_in(site, edit, one)
             mark(site.block, f"{text} {_constants(edit)}")
     except BaseException:
-        for site in reversed(chosen):
+        for one, site in reversed(chosen):
             if kind.name in _edits(site):
-                _take_out(site, kind.name, stack, _remove)
+                _take_out(site, kind.name, one, _remove)
         raise
     finally:
-        hook_stack(stack, list(anatomy.blocks.values()), shared)
+        for one in stacks:
+            one.hook()
     return model
 
 
-def undo(model: M, *, blocks: str | None = None) -> M:
+def undo(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     """Take every remedy out of a model, in place, and return it.
 
     Weights that a remedy replaced come back as they were when it was applied, so a model in which nothing was trained
     is the same to the bit. Weights that were trained and that no remedy replaced stay as trained.
     """
-    stack = _stack(model, blocks)
-    for site, name in reversed(_everything(model, blocks)):
-        _take_out(site, name, stack, _remove)
-    hook_stack(stack, [], Volatile())
+    stacks = find_remedied(model, blocks, stack)
+    for one, site, name in reversed(_everything(stacks)):
+        _take_out(site, name, one, _remove)
+    for one in stacks:
+        one.hook()
     return model
 
 
-def fold(model: M, *, blocks: str | None = None) -> M:
+def fold(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     """Write every remedy of a model into its ordinary weights, in place, and return it.
 
     The model gives the same outputs as before, has no trace of a remedy left, costs what the plain model costs, and
@@ -130,10 +135,11 @@ def fold(model: M, *, blocks: str | None = None) -> M:
     Raises:
         UnsmoothError: One of them does not fold; the model is as it was.
     """
-    found = _everything(model, blocks)
+    stacks = find_remedied(model, blocks, stack)
+    found = _everything(stacks)
     if not found:
         raise expected("a model with remedies applied", "a plain one", "unsmooth.apply(model, name) first")
-    for site, name in found:
+    for _, site, name in found:
         reason = _edits(site)[name].why_not_foldable()
         if reason is not None:
             raise expected(
@@ -141,27 +147,28 @@ def fold(model: M, *, blocks: str | None = None) -> M:
                 f"{name} in block {site.path!r}, which does not: {reason}",
                 "unsmooth.remedies.save(model, folder), which keeps remedies beside the weights",
             )
-    stack = _stack(model, blocks)
-    for site, name in sorted(found, key=lambda one: _edits(one[0])[one[1]].fold_order):
-        _take_out(site, name, stack, lambda edit, site: edit.fold(site))
-    hook_stack(stack, [], Volatile())
+    for one, site, name in sorted(found, key=lambda entry: _edits(entry[1])[entry[2]].fold_order):
+        _take_out(site, name, one, lambda edit, site: edit.fold(site))
+    for one in stacks:
+        one.hook()
     return model
 
 
-def applied(model: nn.Module, *, blocks: str | None = None) -> list[Applied]:
-    """The remedies a model has, in the order they were applied."""
-    by_order: dict[int, list[tuple[Site, Edit]]] = {}
-    for site, name in _everything(model, blocks):
+def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = None) -> list[Applied]:
+    """The remedies a model has, in the order they were applied, for each of its stacks."""
+    by_order: dict[tuple[int, str], list[tuple[Site, Edit]]] = {}
+    for one, site, name in _everything(find_remedied(model, blocks, stack)):
         edit = _edits(site)[name]
-        by_order.setdefault(edit.order, []).append((site, edit))
+        by_order.setdefault((edit.order, one.name), []).append((site, edit))
     return [
         Applied(
             name=found[0][1].name,
             options=dict(found[0][1].chosen),
             layers=tuple(site.index for site, _ in found),
             report={site.index: report for site, edit in found if (report := dict(edit.report()))},
+            stack=name,
         )
-        for found in by_order.values()
+        for (_, name), found in by_order.items()
     ]
 
 
@@ -176,19 +183,6 @@ def _checked_options(kind: type[Edit], options: Mapping[str, Any]) -> dict[str, 
     if missing:
         raise expected(f"the options {', '.join(missing)} of {kind.name}", "none", f"{missing[0]}=…")
     return {**known, **options}
-
-
-def _anatomy(model: nn.Module, blocks: str | None) -> Anatomy:
-    if isinstance(model, nn.Module):
-        _check_plain(model)
-    anatomy = find_anatomy(model, blocks)
-    if anatomy.host.wiring is None:
-        raise expected(
-            f"blocks that remedies know how to change in {type(model).__name__}",
-            f"{anatomy.host.name} blocks",
-            "a model of BERT, RoBERTa, MPNet, ALBERT, GPT-2, GPT-NeoX, Llama, Qwen, ViT, DeiT or nn.TransformerEncoder",
-        )
-    return anatomy
 
 
 def _check_plain(model: nn.Module) -> None:
@@ -235,6 +229,16 @@ def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
     return why_not_mixable(part(site.block, site.wiring.attention))
 
 
+def _check_windows(site: Site, edit: Edit) -> None:
+    """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up."""
+    inside = [place for place in edit.places() if place in ("on_values", "on_mixing", "on_heads")]
+    if site.wiring.windowed and inside and edit.causal != "unchanged":
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "
+            "attention mixes, which are those of one window, shifted and filled up, and not those of the image."
+        )
+
+
 def _check_weights(site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
     if site.host.value_projection is not None:
@@ -243,23 +247,23 @@ def _check_weights(site: Site) -> None:
         linear_weights(site.block, path)
 
 
-def _put_in(site: Site, edit: Edit, shared: Volatile, stack: nn.Module) -> None:
+def _put_in(site: Site, edit: Edit, stack: Stack) -> None:
     first = remedies_of(site.block) is None
-    before = open_up(site, stack) if first else {}
-    add_edit(site, edit.name, edit, shared)
+    before = open_up(site, stack.module) if first else {}
+    add_edit(site, edit.name, edit, stack.shared)
     home = remedies_of(site.block)
     if first and home is not None:
         home.before = before
     edit.install(site)
 
 
-def _take_out(site: Site, name: str, stack: nn.Module, how: Callable[[Edit, Site], None]) -> None:
+def _take_out(site: Site, name: str, stack: Stack, how: Callable[[Edit, Site], None]) -> None:
     home = remedies_of(site.block)
     assert home is not None, "only called for blocks that have edits"
     how(home.edits()[name], site)
     drop_edit(site, name)
     if remedies_of(site.block) is None:
-        close_up(site, stack, home.before)
+        close_up(site, stack.module, home.before)
         unmark(site.block)
     else:
         mark(site.block, f"without {name}")
@@ -276,24 +280,18 @@ def _remove(edit: Edit, site: Site) -> None:
     edit.remove(site)  # by the instance: `Edit.remove` would pass over what its class overrides
 
 
-def _everything(model: nn.Module, blocks: str | None) -> list[tuple[Site, str]]:
-    """Every (site, remedy) in the order applied."""
-    anatomy = find_anatomy(model, blocks)
-    if anatomy.host.wiring is None:
-        return []
-    found = [(site, name) for site in sites_of(anatomy) for name in _edits(site)]
-    return sorted(found, key=lambda one: _edits(one[0])[one[1]].order)
+def _everything(stacks: list[Stack]) -> list[tuple[Stack, Site, str]]:
+    """Every remedy in every site, in the order applied."""
+    found = [(stack, site, name) for stack in stacks for site in stack.sites for name in _edits(site)]
+    return sorted(found, key=lambda entry: _edits(entry[1])[entry[2]].order)
+
+
+def _last_order(model: nn.Module) -> int:
+    """Of what was applied last, in whatever part of the model."""
+    homes = (remedies_of(module) for module in model.modules())
+    return max((edit.order for home in homes if home is not None for edit in home.edits().values()), default=-1)
 
 
 def _edits(site: Site) -> Mapping[str, Edit]:
     home = remedies_of(site.block)
     return {} if home is None else home.edits()
-
-
-def _shared(sites: list[Site]) -> Volatile:
-    homes = (remedies_of(site.block) for site in sites)
-    return next((home.shared for home in homes if home is not None), Volatile())
-
-
-def _stack(model: nn.Module, blocks: str | None) -> nn.Module:
-    return stack_of(model, list(find_anatomy(model, blocks).blocks))

@@ -1,6 +1,6 @@
 """Plain, sharpened and smoothed ViT-Ti with patches of two pixels, as in Park & Kim's recipe: 257 tokens.
 
-Only the length is cut: 80 epochs instead of 300. The learning rate is the recipe's own, 1.25e-4. One seed, so no claim
+Only the length is cut: 60 epochs instead of 300. The learning rate is the recipe's own, 1.25e-4. One seed, so no claim
 is judged by it: it tells whether what `steering` shows with 65 tokens is also seen with four times as many.
 """
 
@@ -16,7 +16,7 @@ from unsmooth.evidence.studies.steering import VARIANTS
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config, override
 
-PAPER = {key: value for key, value in STEERING.items() if key not in ("patch", "lr")} | {"epochs": 80}
+PAPER = {key: value for key, value in STEERING.items() if key not in ("patch", "lr")} | {"epochs": 60}
 
 
 @study
@@ -24,7 +24,7 @@ class FinerPatches(Study):
     """The variants of `steering`, with four times as many tokens."""
 
     name: ClassVar[str] = "finer_patches"
-    about: ClassVar[str] = "ViT-Ti on CIFAR-100, patch 2, 80 epochs, one seed: plain, sharpen, smooth"
+    about: ClassVar[str] = "ViT-Ti on CIFAR-100, patch 2, 60 epochs, one seed: plain, sharpen, smooth"
 
     def configs(self, bench: Bench) -> dict[str, Config]:
         """The three."""

@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import BY_GROUP, Heads, read_values
+from unsmooth.models.qkv_layouts import BY_GROUP, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def bloom_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -28,22 +29,29 @@ def _in_slices(block: nn.Module) -> bool:
     return bool(sliced) and number(block, "self_attention.pretraining_tp") > 1
 
 
-def bloom_values(block: nn.Module) -> ValueProjection:
+def bloom_wiring(block: nn.Module) -> Wiring:
     """`query_key_value` has query, key and value of one head side by side."""
     if _in_slices(block):
         raise refuse(block, "whole linear maps", "slow_but_exact with pretraining_tp > 1, which drops biases")
     if block.apply_residual_connection_post_layernorm:
         raise refuse(block, "a branch added to the stream", "one added to the normalised stream")
     heads = number(block, "self_attention.num_heads")
-    return read_values(
-        block,
-        value="self_attention.query_key_value",
-        output="self_attention.dense",
-        layout=BY_GROUP,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "self_attention.head_dim")),
-        place="pre",
-        norm="input_layernorm",
+        attention="self_attention",
+        value="self_attention.query_key_value",
+        layout=BY_GROUP,
+        output="self_attention.dense",
+        norms=("input_layernorm", "post_attention_layernorm"),
+        mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+        causal=True,  # which its attention module does not say
     )
+
+
+def bloom_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, bloom_wiring(block))
 
 
 HOSTS.add(
@@ -54,6 +62,7 @@ HOSTS.add(
         taps=bloom_taps,
         example="bigscience/bloom-560m",
         value_projection=bloom_values,
+        wiring=bloom_wiring,
         attention_module=lambda block: "self_attention",
     ),
 )

@@ -4,13 +4,15 @@ The text tower is causal, and its last token stands for the whole text; the imag
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
 from unsmooth.models.block_parts import number, part
 from unsmooth.models.host import HOSTS, IMAGE, TEXT, Host, Reads, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def tower_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -23,18 +25,29 @@ def tower_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def tower_values(block: nn.Module) -> ValueProjection:
+def tower_wiring(block: nn.Module) -> Wiring:
     """Separate projections, as many key/value heads as query heads."""
     heads = number(block, "self_attn.num_heads")
-    return read_values(
-        block,
-        value="self_attn.v_proj",
-        output="self_attn.out_proj",
-        layout=SEPARATE,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "self_attn.head_dim")),
-        place="pre",
-        norm="layer_norm1",
+        attention="self_attn",
+        value="self_attn.v_proj",
+        layout=SEPARATE,
+        output="self_attn.out_proj",
+        norms=("layer_norm1", "layer_norm2"),
+        mlp=("mlp.fc1", "mlp.fc2"),
     )
+
+
+def clip_wiring(block: nn.Module) -> Wiring:
+    """The text tower is causal, which its attention is told in each call only."""
+    return replace(tower_wiring(block), causal=tower_reads(block) == TEXT)
+
+
+def tower_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, tower_wiring(block))
 
 
 def tower_reads(block: nn.Module) -> Reads:
@@ -56,6 +69,7 @@ HOSTS.add(
         example="openai/clip-vit-base-patch32, both towers",
         prefix_tokens=class_tokens,
         value_projection=tower_values,
+        wiring=clip_wiring,
         attention_module=lambda block: "self_attn",
         reads=tower_reads,
     ),

@@ -7,14 +7,14 @@ block: layer 1 is what the first block hands on, before it; what the second one 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
-from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.hosts.bert import bert_taps
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.hosts.bert import bert_taps, bert_wiring
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def deberta_v2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -22,18 +22,14 @@ def deberta_v2_taps(block: nn.Module) -> Mapping[str, Tap]:
     return bert_taps(block)
 
 
+def deberta_v2_wiring(block: nn.Module) -> Wiring:
+    """As BERT's. Positions take part in the scores alone: values are of the content."""
+    return replace(bert_wiring(block), value="attention.self.value_proj")
+
+
 def deberta_v2_values(block: nn.Module) -> ValueProjection:
-    """Positions take part in the scores alone: values are of the content."""
-    heads = number(block, "attention.self.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.self.value_proj",
-        output="attention.output.dense",
-        layout=SEPARATE,
-        heads=Heads(heads, heads, number(block, "attention.self.attention_head_size")),
-        place="post",
-        norm="attention.output.LayerNorm",
-    )
+    """The weights of that wiring."""
+    return wired_values(block, deberta_v2_wiring(block))
 
 
 HOSTS.add(
@@ -44,6 +40,7 @@ HOSTS.add(
         taps=deberta_v2_taps,
         example="microsoft/deberta-v3-base, microsoft/deberta-v2-xlarge",
         value_projection=deberta_v2_values,
+        wiring=deberta_v2_wiring,
         attention_module=lambda block: "attention.self",
     ),
 )

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import number, part, readable, refuse
+from unsmooth.models.block_parts import number, part
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
-from unsmooth.models.stored import stored
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, linear_maps, wired_values
 
 
 def dinov2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -24,27 +24,26 @@ def dinov2_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def dinov2_values(block: nn.Module) -> ValueProjection:
-    """Separate projections, one level down in older transformers; the layer scale is the gain."""
+def dinov2_wiring(block: nn.Module) -> Wiring:
+    """Separate projections, one level down in older transformers; a layer scale ends each branch."""
     older = hasattr(part(block, "attention"), "attention")
     heads = number(block, "attention.num_attention_heads", "attention.attention.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.attention.value" if older else "attention.v_proj",
-        output="attention.output.dense" if older else "attention.o_proj",
-        layout=SEPARATE,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attention.head_dim", "attention.attention.attention_head_size")),
-        place="pre",
-        norm="norm1",
-        gain=_gain(block),
+        attention="attention.attention" if older else "attention",
+        value="attention.attention.value" if older else "attention.v_proj",
+        layout=SEPARATE,
+        output="attention.output.dense" if older else "attention.o_proj",
+        norms=("norm1", "norm2"),
+        mlp=linear_maps(block, "mlp"),
+        gains=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     )
 
 
-def _gain(block: nn.Module) -> Tensor:
-    scale = part(block, "layer_scale1")
-    if not isinstance(getattr(scale, "lambda1", None), Tensor):
-        raise refuse(block, "a layer scale at 'layer_scale1'", type(scale).__name__)
-    return readable(block, stored(scale, "lambda1"), "layer_scale1.lambda1")
+def dinov2_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, dinov2_wiring(block))
 
 
 def dinov2_prefix_tokens(model: nn.Module) -> int:
@@ -62,6 +61,7 @@ HOSTS.add(
         example="facebook/dinov2-base, facebook/dinov2-with-registers-base",
         prefix_tokens=dinov2_prefix_tokens,
         value_projection=dinov2_values,
+        wiring=dinov2_wiring,
         pads=False,
         attention_module=lambda block: "attention",
     ),

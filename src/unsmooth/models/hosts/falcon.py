@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from unsmooth.models.block_parts import number
+from unsmooth.models.block_parts import number, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads, read_values
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring
 
 
 def attention_norm(block: nn.Module) -> str:
@@ -41,6 +42,24 @@ def falcon_values(block: nn.Module) -> ValueProjection:
     )
 
 
+def falcon_wiring(block: nn.Module) -> Wiring:
+    """Only with a norm for each branch: what a remedy does to one norm must not happen to the other branch too."""
+    in_turn = hasattr(block, "post_attention_layernorm")
+    if not in_turn and not hasattr(block, "ln_attn"):
+        raise refuse(block, "a norm for each branch", "one that attention and MLP both read")
+    heads = number(block, "self_attention.num_heads")
+    return Wiring(
+        style="pre" if in_turn else "parallel",
+        heads=Heads(heads, _groups(block, heads), number(block, "self_attention.head_dim")),
+        attention="self_attention",
+        value="self_attention.query_key_value",
+        layout=BY_GROUP,
+        output="self_attention.dense",
+        norms=("input_layernorm", "post_attention_layernorm") if in_turn else ("ln_attn", "ln_mlp"),
+        mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    )
+
+
 def _groups(block: nn.Module, heads: int) -> int:
     if number(block, "self_attention.new_decoder_architecture"):
         return number(block, "self_attention.num_kv_heads")
@@ -55,6 +74,7 @@ HOSTS.add(
         taps=falcon_taps,
         example="tiiuae/falcon-rw-1b, tiiuae/falcon-7b, tiiuae/falcon-40b",
         value_projection=falcon_values,
+        wiring=falcon_wiring,
         attention_module=lambda block: "self_attention",
     ),
 )

@@ -1,12 +1,14 @@
 """Gemma (arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) and Gemma 3 (arXiv 2503.19786)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.hosts.llama import llama_taps, llama_values
+from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -21,10 +23,20 @@ def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def gemma_values(block: nn.Module) -> ValueProjection:
+def gemma_wiring(block: nn.Module) -> Wiring:
     """In Gemma 2 and 3 `post_attention_layernorm` is on the branch; in the first Gemma it is the MLP's."""
-    sandwich = hasattr(block, "pre_feedforward_layernorm")
-    return llama_values(block, output_norm="post_attention_layernorm" if sandwich else None)
+    if not hasattr(block, "pre_feedforward_layernorm"):
+        return llama_wiring(block)
+    return replace(
+        llama_wiring(block),
+        norms=("input_layernorm", "pre_feedforward_layernorm"),
+        output_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+    )
+
+
+def gemma_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, gemma_wiring(block))
 
 
 HOSTS.add(
@@ -35,6 +47,7 @@ HOSTS.add(
         taps=gemma_taps,
         example="google/gemma-2b, google/gemma-2-2b, google/gemma-3-270m",
         value_projection=gemma_values,
+        wiring=gemma_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

@@ -44,9 +44,9 @@ def llama_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def llama_values(block: nn.Module, output_norm: str | None = None) -> ValueProjection:
+def llama_values(block: nn.Module) -> ValueProjection:
     """The weights of that wiring."""
-    return wired_values(block, llama_wiring(block), output_norm)
+    return wired_values(block, llama_wiring(block))
 
 
 HOSTS.add(

@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def modernbert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -20,18 +21,24 @@ def modernbert_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def modernbert_values(block: nn.Module) -> ValueProjection:
+def modernbert_wiring(block: nn.Module) -> Wiring:
     """`Wqkv` is [3, heads, head dim]."""
     heads = number(block, "attn.num_heads", "attn.config.num_attention_heads")
-    return read_values(
-        block,
-        value="attn.Wqkv",
-        output="attn.Wo",
-        layout=CONCATENATED,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attn.head_dim")),
-        place="pre",
-        norm="attn_norm",
+        attention="attn",
+        value="attn.Wqkv",
+        layout=CONCATENATED,
+        output="attn.Wo",
+        norms=("attn_norm", "mlp_norm"),
+        mlp=("mlp.Wi", "mlp.Wo"),
     )
+
+
+def modernbert_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, modernbert_wiring(block))
 
 
 HOSTS.add(
@@ -42,6 +49,7 @@ HOSTS.add(
         taps=modernbert_taps,
         example="answerdotai/ModernBERT-base",
         value_projection=modernbert_values,
+        wiring=modernbert_wiring,
         attention_module=lambda block: "attn",
     ),
 )

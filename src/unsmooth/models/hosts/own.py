@@ -38,8 +38,7 @@ def own_wiring(block: nn.Module) -> Wiring:
 
 def own_values(block: nn.Module) -> ValueProjection:
     """The weights of that wiring."""
-    wiring = own_wiring(block)
-    return wired_values(block, wiring, None if wiring.output_norms is None else wiring.output_norms[0])
+    return wired_values(block, own_wiring(block))
 
 
 def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:

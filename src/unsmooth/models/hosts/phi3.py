@@ -6,8 +6,9 @@ from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.llama import grouped_heads
-from unsmooth.models.qkv_layouts import CONCATENATED, read_values
+from unsmooth.models.qkv_layouts import CONCATENATED
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def phi3_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -20,17 +21,23 @@ def phi3_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def phi3_values(block: nn.Module) -> ValueProjection:
+def phi3_wiring(block: nn.Module) -> Wiring:
     """`qkv_proj` is all queries, then the keys and values, which may be fewer."""
-    return read_values(
-        block,
-        value="self_attn.qkv_proj",
-        output="self_attn.o_proj",
-        layout=CONCATENATED,
+    return Wiring(
+        style="pre",
         heads=grouped_heads(block),
-        place="pre",
-        norm="input_layernorm",
+        attention="self_attn",
+        value="self_attn.qkv_proj",
+        layout=CONCATENATED,
+        output="self_attn.o_proj",
+        norms=("input_layernorm", "post_attention_layernorm"),
+        mlp=("mlp.gate_up_proj", "mlp.down_proj"),
     )
+
+
+def phi3_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, phi3_wiring(block))
 
 
 HOSTS.add(
@@ -41,6 +48,7 @@ HOSTS.add(
         taps=phi3_taps,
         example="microsoft/Phi-3-mini-4k-instruct, microsoft/phi-4",
         value_projection=phi3_values,
+        wiring=phi3_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

@@ -2,6 +2,10 @@
 
 Between two stages four patches become one and the width doubles. That is no layer: blocks are counted through, and the
 stage says which of them share a shape.
+
+Values and heads lie in windows, shifted in every other block and filled up at the edges; branches, norms and the stream
+are of the whole image. So a remedy that takes a mean over tokens takes it over the whole image, where it acts on the
+latter, and is refused where it would act on the former.
 """
 
 from collections.abc import Mapping
@@ -10,8 +14,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 
 def swin_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -26,19 +31,26 @@ def swin_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def swin_values(block: nn.Module) -> ValueProjection:
+def swin_wiring(block: nn.Module) -> Wiring:
     """In older transformers the projections are one level down and have other names."""
     older = hasattr(block.get_submodule("attention"), "self")
     heads = number(block, "attention.num_attention_heads", "attention.self.num_attention_heads")
-    return read_values(
-        block,
-        value="attention.self.value" if older else "attention.v_proj",
-        output="attention.output.dense" if older else "attention.o_proj",
-        layout=SEPARATE,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attention.head_dim", "attention.self.attention_head_size")),
-        place="pre",
-        norm="layernorm_before",
+        attention="attention.self" if older else "attention",
+        value="attention.self.value" if older else "attention.v_proj",
+        layout=SEPARATE,
+        output="attention.output.dense" if older else "attention.o_proj",
+        norms=("layernorm_before", "layernorm_after"),
+        mlp=("intermediate.dense", "output.dense") if older else ("mlp.fc1", "mlp.fc2"),
+        windowed=True,
     )
+
+
+def swin_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, swin_wiring(block))
 
 
 def swin_stage(path: str) -> int:
@@ -58,6 +70,7 @@ HOSTS.add(
         taps=swin_taps,
         example="microsoft/swin-tiny-patch4-window7-224",
         value_projection=swin_values,
+        wiring=swin_wiring,
         attention_module=lambda block: "attention",
         reads=lambda block: IMAGE,
         pads=False,

@@ -9,44 +9,60 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Cross, Host, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, linear_maps, wired_values
 
 
 def t5_taps(block: nn.Module) -> Mapping[str, Tap]:
     """Each layer adds the stream itself, after its dropout."""
-    has_cross = bool(getattr(block, "is_decoder", False))
-    mlp = "layer.2" if has_cross else "layer.1"
+    mlp = _mlp(block)
     taps = {
         "normed": Tap("layer.0.layer_norm", "output"),
         "attention": Tap("layer.0.dropout", "output"),
         "mid": Tap(mlp, "input"),
         "mlp": Tap(f"{mlp}.dropout", "output"),
     }
-    return {**taps, "cross": Tap("layer.1.dropout", "output")} if has_cross else taps
+    return {**taps, "cross": Tap("layer.1.dropout", "output")} if _has_cross(block) else taps
+
+
+def t5_wiring(block: nn.Module) -> Wiring:
+    """The relative positions are in the map, not in the values; cross-attention, where there is some, is left alone."""
+    return Wiring(
+        style="pre",
+        heads=_heads(block, "layer.0.SelfAttention"),
+        attention="layer.0.SelfAttention",
+        value="layer.0.SelfAttention.v",
+        layout=SEPARATE,
+        output="layer.0.SelfAttention.o",
+        norms=("layer.0.layer_norm", f"{_mlp(block)}.layer_norm"),
+        mlp=linear_maps(block, f"{_mlp(block)}.DenseReluDense"),
+        causal=_has_cross(block),
+    )
 
 
 def t5_values(block: nn.Module) -> ValueProjection:
-    """The relative positions are in the map, not in the values."""
-    return _values(block, "layer.0.SelfAttention", norm="layer.0.layer_norm")
+    """The weights of that wiring."""
+    return wired_values(block, t5_wiring(block))
 
 
 def t5_cross_values(block: nn.Module) -> ValueProjection:
-    """Its values are what the encoder gives, after the encoder's last norm."""
-    return _values(block, "layer.1.EncDecAttention", norm=None)
+    """Its values are what the encoder gives."""
+    at = "layer.1.EncDecAttention"
+    return read_cross_values(block, value=f"{at}.v", output=f"{at}.o", heads=_heads(block, at))
 
 
-def _values(block: nn.Module, attention: str, norm: str | None) -> ValueProjection:
+def _has_cross(block: nn.Module) -> bool:
+    return bool(getattr(block, "is_decoder", False))
+
+
+def _mlp(block: nn.Module) -> str:
+    return "layer.2" if _has_cross(block) else "layer.1"
+
+
+def _heads(block: nn.Module, attention: str) -> Heads:
     heads = number(block, f"{attention}.n_heads")
-    return read_values(
-        block,
-        value=f"{attention}.v",
-        output=f"{attention}.o",
-        layout=SEPARATE,
-        heads=Heads(heads, heads, number(block, f"{attention}.key_value_proj_dim")),
-        place="pre",
-        norm=norm,
-    )
+    return Heads(heads, heads, number(block, f"{attention}.key_value_proj_dim"))
 
 
 HOSTS.add(
@@ -57,6 +73,7 @@ HOSTS.add(
         taps=t5_taps,
         example="google-t5/t5-small, google/flan-t5-base, encoder and decoder",
         value_projection=t5_values,
+        wiring=t5_wiring,
         attention_module=lambda block: "layer.0.SelfAttention",
         cross=Cross("layer.1.EncDecAttention", t5_cross_values),
     ),

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
-from unsmooth.models.block_parts import declared, number, part, readable, refuse
+from unsmooth.models.block_parts import declared, number, part, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
-from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
-from unsmooth.models.stored import stored
+from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, linear_maps, wired_values
 
 # Whatever else stands in an attention module (differential attention, gates) changes what the values go through.
 _KNOWN = {"qkv", "q_norm", "k_norm", "attn_drop", "norm", "proj", "proj_drop"}
@@ -24,8 +24,8 @@ def timm_vit_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def timm_vit_values(block: nn.Module) -> ValueProjection:
-    """`qkv` is [3, heads, head dim]; LayerScale is the gain."""
+def timm_vit_wiring(block: nn.Module) -> Wiring:
+    """`qkv` is [3, heads, head dim]; a LayerScale may end each branch; MLPs come gated and not."""
     attention = part(block, "attn")
     children = {name for name, _ in attention.named_children()}
     own = [name for name, _ in attention.named_parameters(recurse=False)]
@@ -35,26 +35,22 @@ def timm_vit_values(block: nn.Module) -> ValueProjection:
     if "norm" in children and not isinstance(part(block, "attn.norm"), nn.Identity):
         raise refuse(block, "nothing between values and output projection", "a norm (scale_attn_norm)")
     heads = number(block, "attn.num_heads")
-    return read_values(
-        block,
-        value="attn.qkv",
-        output="attn.proj",
-        layout=CONCATENATED,
+    return Wiring(
+        style="pre",
         heads=Heads(heads, heads, number(block, "attn.head_dim")),
-        place="pre",
-        norm="norm1",
-        gain=_gain(block),
+        attention="attn",
+        value="attn.qkv",
+        layout=CONCATENATED,
+        output="attn.proj",
+        norms=("norm1", "norm2"),
+        mlp=linear_maps(block, "mlp"),
+        gains=None if isinstance(part(block, "ls1"), nn.Identity) else ("ls1.gamma", "ls2.gamma"),
     )
 
 
-def _gain(block: nn.Module) -> Tensor | None:
-    scale = part(block, "ls1")
-    if isinstance(scale, nn.Identity):
-        return None
-    gamma = getattr(scale, "gamma", None)
-    if not isinstance(gamma, Tensor):
-        raise refuse(block, "a LayerScale or nothing at 'ls1'", type(scale).__name__)
-    return readable(block, stored(scale, "gamma"), "ls1.gamma")
+def timm_vit_values(block: nn.Module) -> ValueProjection:
+    """The weights of that wiring."""
+    return wired_values(block, timm_vit_wiring(block))
 
 
 HOSTS.add(
@@ -67,6 +63,7 @@ HOSTS.add(
         example="timm's vit_base_patch16_224, deit_tiny_patch16_224",
         prefix_tokens=lambda model: declared(model, "num_prefix_tokens"),
         value_projection=timm_vit_values,
+        wiring=timm_vit_wiring,
         attention_module=lambda block: "attn",
     ),
 )

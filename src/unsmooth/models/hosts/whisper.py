@@ -10,8 +10,9 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, TEXT, Cross, Host, Reads, Tap
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_values
+from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring, wired_values
 
 FRAMES = Reads("input_features", "attention_mask", each=2)
 
@@ -32,27 +33,34 @@ def whisper_reads(block: nn.Module) -> Reads:
     return TEXT if _has_cross(block) else FRAMES
 
 
+def whisper_wiring(block: nn.Module) -> Wiring:
+    """Separate projections, as many key/value heads as query heads; cross-attention is left alone."""
+    return Wiring(
+        style="pre",
+        heads=_heads(block, "self_attn"),
+        attention="self_attn",
+        value="self_attn.v_proj",
+        layout=SEPARATE,
+        output="self_attn.out_proj",
+        norms=("self_attn_layer_norm", "final_layer_norm"),
+        mlp=("fc1", "fc2"),
+    )
+
+
 def whisper_values(block: nn.Module) -> ValueProjection:
-    """Separate projections, as many key/value heads as query heads."""
-    return _values(block, "self_attn", norm="self_attn_layer_norm")
+    """The weights of that wiring."""
+    return wired_values(block, whisper_wiring(block))
 
 
 def whisper_cross_values(block: nn.Module) -> ValueProjection:
-    """Its values are what the encoder gives, after the encoder's last norm."""
-    return _values(block, "encoder_attn", norm=None)
+    """Its values are what the encoder gives."""
+    at = "encoder_attn"
+    return read_cross_values(block, value=f"{at}.v_proj", output=f"{at}.out_proj", heads=_heads(block, at))
 
 
-def _values(block: nn.Module, attention: str, norm: str | None) -> ValueProjection:
+def _heads(block: nn.Module, attention: str) -> Heads:
     heads = number(block, f"{attention}.num_heads")
-    return read_values(
-        block,
-        value=f"{attention}.v_proj",
-        output=f"{attention}.out_proj",
-        layout=SEPARATE,
-        heads=Heads(heads, heads, number(block, f"{attention}.head_dim")),
-        place="pre",
-        norm=norm,
-    )
+    return Heads(heads, heads, number(block, f"{attention}.head_dim"))
 
 
 def _has_cross(block: nn.Module) -> bool:
@@ -67,6 +75,7 @@ HOSTS.add(
         taps=whisper_taps,
         example="openai/whisper-tiny, encoder and decoder",
         value_projection=whisper_values,
+        wiring=whisper_wiring,
         attention_module=lambda block: "self_attn",
         reads=whisper_reads,
         cross=Cross("encoder_attn", whisper_cross_values),

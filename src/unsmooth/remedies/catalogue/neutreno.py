@@ -59,6 +59,13 @@ class Neutreno(Edit):
             shape = (site.wiring.heads.query,) if learn == "head" else (1,)
             self.lam = nn.Parameter(torch.full(shape, lam, **site.like_weights()))
 
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where the same place among the values is another token's in another block."""
+        if site.wiring.windowed:
+            return "its values lie in windows that are shifted from block to block, so V⁰ − V would pair other tokens"
+        return None
+
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
         """Lend the values where no block has, and add the term."""
         assert call.values is not None, "noted for every edit of the heads"

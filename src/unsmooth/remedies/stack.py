@@ -1,0 +1,82 @@
+"""The stacks of a model as remedies meet them: encoder and decoder, two towers, or the one that most models have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.models.anatomy import Anatomy, find_stacks
+from unsmooth.models.host import HOSTS
+from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
+from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.site import Site
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack of blocks.
+
+    Args:
+        name: What it is called where the model has several, such as "encoder"; else nothing.
+        module: The smallest module that runs all its blocks in one call.
+        sites: Its blocks, counted from 0.
+        shared: What its blocks hand each other within one pass.
+    """
+
+    name: str
+    module: nn.Module
+    sites: list[Site]
+    shared: Volatile
+
+    def hook(self) -> None:
+        """Have each pass begin and end as the edits need it that are in its blocks now."""
+        hook_stack(self.module, self.shared)
+
+
+def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
+    """The stacks, or the one that was asked for, in which remedies can be; others have none."""
+    return [_stack(model, one) for one in _chosen(model, blocks, stack) if one.host.wiring is not None]
+
+
+def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
+    """The stacks, or the one that was asked for; refuses those whose blocks remedies do not know how to change."""
+    found = _chosen(model, blocks, stack)
+    for one in found:
+        if one.host.wiring is None:
+            raise _not_changeable(model, one, found)
+    return [_stack(model, one) for one in found]
+
+
+def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[Anatomy, ...]:
+    if blocks is not None and stack is not None:
+        raise expected("either blocks or stack", f"blocks={blocks!r} and stack={stack!r}", f"stack={stack!r} alone")
+    found = find_stacks(model, blocks)
+    if stack is None:
+        return found
+    if len(found) == 1:
+        name = type(model).__name__
+        raise expected(f"no stack, as {name} has one only", f"stack={stack!r}", "leaving it out")
+    names = [one.stack for one in found]
+    if stack not in names:
+        raise unknown_name("stack", str(stack), names)
+    return tuple(one for one in found if one.stack == stack)
+
+
+def _stack(model: nn.Module, anatomy: Anatomy) -> Stack:
+    sites = sites_of(anatomy)
+    homes = (remedies_of(site.block) for site in sites)
+    shared = next((home.shared for home in homes if home is not None), Volatile())
+    return Stack(anatomy.stack, stack_of(model, list(anatomy.blocks)), sites, shared)
+
+
+def _not_changeable(model: nn.Module, one: Anatomy, found: tuple[Anatomy, ...]) -> UnsmoothError:
+    others = [other.stack for other in found if other.host.wiring is not None]
+    known = ", ".join(sorted(host.name for host in HOSTS.values() if host.wiring is not None))
+    where = f" in its stack {one.stack!r}" if one.stack else ""
+    return expected(
+        f"blocks that remedies know how to change in {type(model).__name__}",
+        f"{one.host.name} blocks{where}",
+        f"stack={others[0]!r}" if others else f"a model of one of these families: {known}",
+    )
