@@ -45,6 +45,8 @@ _CAUSAL = (
     *(*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative"),
     *("clip_text", "gemma", "gemma2", "gemma3", "t5", "bloom", "falcon", "phi3"),
 )
+# Their norms multiply by one more than their weights.
+_ONE_MORE = ("gemma", "gemma2", "gemma3")
 # Attention works inside windows there, so nothing that mixes tokens can be reached but by window.
 _WINDOWED = ("swin",)
 # Their attention is no function that could be run again.
@@ -103,6 +105,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     "neutreno": {
         "λ fixed": Setting({"lam": 0.6}, refused_by=_WINDOWED),
         "λ by layer": Setting({"lam": 0.6, "learn": "layer"}, refused_by=_WINDOWED),
+    },
+    "norm_signs": {
+        "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE)),
+        "negative, both": Setting({"sign": "negative", "norm": "both"}, refused_by=(*_POST_NORM, *_ONE_MORE)),
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "residual_scaling": {"1/√L": Setting()},
