@@ -14,6 +14,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "unsmooth.hosts": ("unsmooth.models", "HOSTS"),
     "unsmooth.remedies": ("unsmooth.remedies", "REMEDIES"),
     "unsmooth.losses": ("unsmooth.losses", "LOSSES"),
+    "unsmooth.posthoc": ("unsmooth.posthoc", "ESTIMATORS"),
     "unsmooth.presets": ("unsmooth.presets", "PRESETS"),
 }
 """Entry point group to the room and the registry that reads it."""

@@ -1,0 +1,163 @@
+"""What all share: fit and transform in scikit-learn's way, without needing it; saving and loading."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.files import write_whole
+from unsmooth.posthoc.arrays import Array, like, matrix_of
+from unsmooth.registry import Registry
+
+S = TypeVar("S", bound="Estimator")
+
+FORMAT = "1"
+
+
+class Estimator(ABC):
+    """Learns from embeddings (samples, dimensions), then changes any that are like them.
+
+    Settings are the arguments of ``__init__``, kept under their own names and checked when it is fitted, as
+    scikit-learn expects it; what was learned has names that end in an underscore. Tensors come out as tensors on the
+    same device, arrays as arrays, in the dtype they came in; the work is done in float64.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    equation: ClassVar[str]
+    paper: ClassVar[str]
+    learned: ClassVar[tuple[str, ...]]
+    """Names of the tensors that fitting makes."""
+
+    n_features_in_: int
+
+    @abstractmethod
+    def _fit(self, x_ND: Tensor) -> None:
+        """Learn from float64 embeddings."""
+
+    @abstractmethod
+    def _transform(self, x_ND: Tensor) -> Tensor:
+        """Change float64 embeddings."""
+
+    def fit(self: S, x: Any, y: Any = None) -> S:
+        """Learn from embeddings (samples, dimensions); `y` is not read."""
+        x_ND = matrix_of(x).detach()
+        self._fit(x_ND)
+        self.n_features_in_ = x_ND.shape[1]
+        return self
+
+    def transform(self, x: Array) -> Array:
+        """Embeddings (samples, dimensions) changed as learned."""
+        self.check_fitted()
+        return like(self._transform(matrix_of(x, self.n_features_in_)), x)
+
+    def fit_transform(self, x: Array, y: Any = None) -> Array:
+        """Learn from embeddings, and change these."""
+        return self.fit(x, y).transform(x)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Settings by name."""
+        return {name: getattr(self, name) for name in self._settings()}
+
+    def set_params(self: S, **params: Any) -> S:
+        """Change settings; what was learned stays until it is fitted again."""
+        for name, value in params.items():
+            if name not in self._settings():
+                raise unknown_name(f"setting of {type(self).__name__}", name, self._settings())
+            setattr(self, name, value)
+        return self
+
+    @classmethod
+    def _settings(cls) -> list[str]:
+        return list(inspect.signature(cls).parameters)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.get_params().items())})"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is something to transform by."""
+        return hasattr(self, "n_features_in_")
+
+    def check_fitted(self) -> None:
+        """Refuse to transform by nothing."""
+        if not self.is_fitted:
+            raise expected(f"a fitted {type(self).__name__}", "one that is not", "fit(x) first")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.is_fitted
+
+    def __sklearn_tags__(self) -> Any:
+        # Only scikit-learn asks, so it is there.
+        tags = import_module("sklearn.utils")
+        about = {"target_tags": tags.TargetTags(required=False), "transformer_tags": tags.TransformerTags()}
+        return tags.Tags(estimator_type=None, **about)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned, by name."""
+        return {name: getattr(self, name) for name in self.learned}
+
+    def take_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """The reverse of `tensors`."""
+        for name in self.learned:
+            setattr(self, name, tensors[name])
+
+    def save(self, path: str | Path) -> Path:
+        """Write settings and what was learned to one safetensors file, whole or not at all."""
+        self.check_fitted()
+        about = {"settings": _plain(self.get_params()), "dimensions": self.n_features_in_}
+        tensors = {key: value.detach().cpu().contiguous() for key, value in self.tensors().items()}
+        metadata = {"unsmooth.posthoc": FORMAT, "estimator": self.name, "about": json.dumps(about)}
+        return write_whole(Path(path), save(tensors, metadata))
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Numpy's numbers as Python's: what JSON can hold."""
+    return {key: value.item() if isinstance(value, numpy.generic) else value for key, value in settings.items()}
+
+
+def _accept(found: Any) -> tuple[str, type[Estimator]]:
+    """What an entry point may name: a subclass of `Estimator`."""
+    if not (isinstance(found, type) and issubclass(found, Estimator)):
+        raise expected("a subclass of unsmooth.posthoc.Estimator", repr(found), "the class itself")
+    return found.name, found
+
+
+ESTIMATORS = Registry[type[Estimator]]("estimator", group="unsmooth.posthoc", accept=_accept)
+E = TypeVar("E", bound=type[Estimator])
+
+
+def estimator(kind: E) -> E:
+    """Put a class into the table under its name."""
+    ESTIMATORS.add(kind.name, kind)
+    return kind
+
+
+def load(path: str | Path) -> Estimator:
+    """What `Estimator.save` wrote, fitted."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("unsmooth.posthoc") != FORMAT:
+                raise expected("a file that an estimator of unsmooth.posthoc saved", repr(str(path)), "its own save")
+            found = json.loads(about["about"])
+            made = ESTIMATORS[about["estimator"]](**found["settings"])
+            made.n_features_in_ = int(found["dimensions"])
+            made.take_tensors({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
+            return made
+    except UnsmoothError:
+        raise
+    except (OSError, SafetensorError):
+        raise expected("a safetensors file", repr(str(path)), "the path that save was given") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise expected(f"a whole file in {str(path)!r}", type(error).__name__, "saving it again") from None

@@ -1,0 +1,91 @@
+"""Embeddings are turned and scaled until their covariance is the identity (Su et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import expected
+from unsmooth.posthoc.arrays import Array, like, matrix_of
+from unsmooth.posthoc.estimator import Estimator, estimator
+
+
+@estimator
+class Whitening(Estimator):
+    r"""Mean zero and covariance one in the directions that are kept.
+
+    .. math:: x \mapsto (x - \mu)\, U_k \Lambda_k^{-1/2}, \qquad C = U \Lambda U^T
+
+    with the covariance C of the samples over n − 1, as ``numpy.cov`` has it, and its k largest eigenvalues.
+
+    Source: Su et al. 2021 (arXiv 2103.15316; github.com/bojone/BERT-whitening).
+
+    Args:
+        dimensions: k, the directions that are kept, those of the largest variance. None keeps all of them.
+        shrinkage: From 0 to 1: C becomes (1 − s)C + s·tr(C)/d·I. With s > 0 there is something to divide by in every
+            direction, also with fewer samples than dimensions, and directions of small variance are amplified less.
+
+    With fewer samples than dimensions there are directions in which the samples do not vary at all. Without shrinkage
+    these cannot be whitened, and `fit` says how many can.
+
+    Example:
+        >>> x = torch.tensor([[2.0, 1.0], [-2.0, 1.0], [0.0, 2.0], [0.0, 0.0]])
+        >>> z = Whitening().fit_transform(x)
+        >>> torch.cov(z.mT).abs().round(decimals=4)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+
+    name = "whitening"
+    summary = "embeddings are turned and scaled until their covariance is the identity"
+    equation = "x ← (x − μ) U_k Λ_k^(−1/2), C = U Λ Uᵀ"
+    paper = "Su et al. 2021, arXiv 2103.15316"
+    learned = ("mean_", "directions_", "variances_")
+
+    mean_: Tensor
+    directions_: Tensor
+    variances_: Tensor
+
+    def __init__(self, dimensions: int | None = None, shrinkage: float = 0.0) -> None:
+        self.dimensions = dimensions
+        self.shrinkage = shrinkage
+
+    def _fit(self, x_ND: Tensor) -> None:
+        samples, all_of_them = x_ND.shape
+        kept = all_of_them if self.dimensions is None else self.dimensions
+        if not 1 <= kept <= all_of_them:
+            raise expected(f"dimensions from 1 to {all_of_them}, those of the embeddings", kept, "dimensions=None")
+        if not 0.0 <= self.shrinkage <= 1.0:
+            raise expected("shrinkage from 0 to 1", self.shrinkage, "shrinkage=0.1")
+        if samples < 2:
+            raise expected("at least two samples to whiten", samples, "more of them")
+        mean_D = x_ND.mean(dim=0)
+        centred_ND = x_ND - mean_D
+        variances_D, directions_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND / (samples - 1))
+        variances_D = (1.0 - self.shrinkage) * variances_D + self.shrinkage * variances_D.mean()
+        # What eigh leaves of a variance that is zero.
+        least = variances_D[-1] * max(samples, all_of_them) * torch.finfo(torch.float64).eps
+        varying = int((variances_D > least).sum())
+        if varying < kept:
+            many = f"{samples:,} samples that vary in {varying}"
+            hint = f"dimensions={varying} or fewer, shrinkage=0.1, or more samples" if varying else "other samples"
+            raise expected(f"samples that vary in the {kept} directions to whiten", many, hint)
+        self.mean_ = mean_D
+        self.directions_ = directions_DD.flip(1)[:, :kept].contiguous()
+        self.variances_ = variances_D.flip(0)[:kept].contiguous()
+
+    def _transform(self, x_ND: Tensor) -> Tensor:
+        mean_D, directions_DK, variances_K = self._on(x_ND.device)
+        return (x_ND - mean_D) @ directions_DK * variances_K.rsqrt()
+
+    def inverse_transform(self, x: Array) -> Array:
+        """Back: exactly where all dimensions were kept, else the nearest embeddings with the kept ones."""
+        self.check_fitted()
+        z_NK = matrix_of(x, len(self.variances_))
+        mean_D, directions_DK, variances_K = self._on(z_NK.device)
+        return like(z_NK * variances_K.sqrt() @ directions_DK.mT + mean_D, x)
+
+    def _on(self, device: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean_.to(device), self.directions_.to(device), self.variances_.to(device)

@@ -1,0 +1,119 @@
+"""What all estimators share: settings, kinds of input, saving, scikit-learn."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tests.posthoc.samples import anisotropic
+from unsmooth.errors import UnsmoothError
+from unsmooth.posthoc import ESTIMATORS, AllButTheTop, Estimator, Flow, Whitening, load
+
+MADE: dict[str, Any] = {
+    "all_but_the_top": lambda: AllButTheTop(2),
+    "whitening": lambda: Whitening(4, shrinkage=0.01),
+    "flow": lambda: Flow(layers=2, hidden=4, steps=3),
+}
+EACH = pytest.mark.parametrize("name", MADE)
+
+
+def test_all_are_here() -> None:
+    assert set(MADE) == set(ESTIMATORS)
+
+
+@EACH
+def test_settings_in_scikit_learns_way(name: str) -> None:
+    made: Estimator = MADE[name]()
+    settings = made.get_params()
+    assert type(made)(**settings).get_params() == settings
+    first = next(iter(settings))
+    assert made.set_params(**{first: 3}) is made
+    assert made.get_params()[first] == 3
+    with pytest.raises(UnsmoothError, match="Expected a known setting of"):
+        made.set_params(colour=1)
+    assert first in repr(made)
+
+
+@EACH
+def test_out_as_it_came(name: str) -> None:
+    x = anisotropic(60)
+    fitted = MADE[name]().fit(x)
+    wanted = fitted.transform(x)
+    assert wanted.dtype == torch.float64
+    for kind in (torch.float32, torch.bfloat16):
+        assert fitted.transform(x.to(kind)).dtype == kind
+    for kind in (numpy.float32, numpy.float64):
+        found = fitted.transform(x.numpy().astype(kind))
+        assert isinstance(found, numpy.ndarray)
+        assert found.dtype == kind
+        numpy.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+    assert MADE[name]().fit(x.numpy()).transform(x.numpy()).tobytes() == wanted.numpy().tobytes()
+    whole = fitted.transform((10 * x).long())
+    assert whole.dtype == torch.float64
+
+
+@EACH
+def test_gradients_go_through(name: str) -> None:
+    x = anisotropic(60)
+    fitted = MADE[name]().fit(x.clone().requires_grad_())
+    point = x[:2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(fitted.transform, (point,), atol=1e-6)
+
+
+@EACH
+def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    x = anisotropic(60)
+    fitted = MADE[name]().fit(x)
+    again = load(fitted.save(tmp_path / "folder" / "kept.safetensors"))
+    assert type(again) is type(fitted)
+    assert again.get_params() == fitted.get_params()
+    assert torch.equal(again.transform(x), fitted.transform(x))
+    assert torch.equal(pickle.loads(pickle.dumps(fitted)).transform(x), fitted.transform(x))
+
+
+@EACH
+def test_what_is_wrong_is_told(name: str, tmp_path: Path) -> None:
+    made = MADE[name]()
+    with pytest.raises(UnsmoothError, match="Expected a fitted"):
+        made.transform(anisotropic())
+    with pytest.raises(UnsmoothError, match="Expected a fitted"):
+        made.save(tmp_path / "nothing")
+    with pytest.raises(UnsmoothError, match="finite embeddings but got NaN"):
+        made.fit(torch.full((4, 3), float("nan")))
+    with pytest.raises(UnsmoothError, match=r"shape \(samples, dimensions\)"):
+        made.fit(torch.ones(2, 3, 4))
+    with pytest.raises(UnsmoothError, match="embeddings of 6 dimensions, as in fit but got 5"):
+        made.fit(anisotropic(60)).transform(anisotropic(60, 5))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
+    with pytest.raises(UnsmoothError, match=r"an estimator of unsmooth\.posthoc saved"):
+        load(tmp_path / "weights.safetensors")
+    (tmp_path / "text").write_text("no")
+    for name in ("text", "missing"):
+        with pytest.raises(UnsmoothError, match="a safetensors file"):
+            load(tmp_path / name)
+
+
+def test_in_a_pipeline() -> None:
+    pipeline = pytest.importorskip("sklearn.pipeline", reason="scikit-learn is not installed")
+    base = pytest.importorskip("sklearn.base")
+    from sklearn.linear_model import LogisticRegression
+
+    x = anisotropic().numpy()
+    labels = (x[:, 0] > x[:, 0].mean()).astype(int)
+    steps = pipeline.make_pipeline(AllButTheTop(1), Whitening(4), LogisticRegression())
+    assert steps.fit(x, labels).score(x, labels) > 0.6
+    assert base.clone(Whitening(3, shrinkage=0.1)).get_params() == {"dimensions": 3, "shrinkage": 0.1}
+    only = pipeline.make_pipeline(AllButTheTop(1), Whitening(4))
+    wanted = Whitening(4).fit_transform(AllButTheTop(1).fit_transform(x))
+    numpy.testing.assert_allclose(only.fit_transform(x), wanted)
+    numpy.testing.assert_allclose(only.set_params(whitening__dimensions=2).fit_transform(x), wanted[:, :2])

@@ -1,0 +1,97 @@
+"""The flow: its determinant, its likelihood, the way back, what it learns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import pytest
+import torch
+
+from tests.posthoc.samples import anisotropic
+from unsmooth.errors import UnsmoothError
+from unsmooth.posthoc import Flow
+from unsmooth.posthoc.coupling import CouplingFlow
+
+
+def shaken(dimensions: int = 5) -> CouplingFlow:
+    """A flow in which no coupling is the identity any more."""
+    flow = CouplingFlow(dimensions, layers=3, hidden=8, seed=0).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+    return flow
+
+
+def test_log_determinant_is_that_of_the_jacobian() -> None:
+    flow, x = shaken(), anisotropic(4, 5)
+    _, found = flow(x)
+    for one, value in zip(x, found, strict=True):
+        jacobian = torch.autograd.functional.jacobian(lambda point: flow(point[None])[0][0], one)
+        assert value.item() == pytest.approx(torch.linalg.slogdet(jacobian)[1].item(), rel=1e-10)
+
+
+def test_likelihood_is_the_density_by_change_of_variables() -> None:
+    flow, x = shaken(), 0.1 * anisotropic(3, 5)
+    for one, value in zip(x, flow.log_likelihood(x), strict=True):
+        jacobian = torch.autograd.functional.jacobian(lambda point: flow(point[None])[0][0], one).numpy()
+        z = flow(one[None])[0][0].detach().numpy()
+        normal = math.prod(math.exp(-(number**2) / 2) / math.sqrt(2 * math.pi) for number in z)
+        assert value.item() == pytest.approx(math.log(normal * abs(numpy.linalg.det(jacobian))), rel=1e-9)
+
+
+def test_a_density_sums_to_one() -> None:
+    flow = shaken(2)
+    with torch.no_grad():
+        centre = flow.undo(torch.zeros(1, 2, dtype=torch.float64))
+        far = 12 * (flow.undo(torch.eye(2, dtype=torch.float64)) - centre).norm()
+        side = torch.linspace(-1, 1, 801, dtype=torch.float64) * far
+        points = torch.cartesian_prod(side, side) + centre
+        total = flow.log_likelihood(points).exp().sum() * (side[1] - side[0]) ** 2
+    assert total.item() == pytest.approx(1.0, abs=2e-3)
+
+
+def test_the_way_back_is_exact() -> None:
+    x = anisotropic(50, 7)
+    flow = Flow(layers=3, hidden=8, steps=30, batch=16).fit(x)
+    torch.testing.assert_close(flow.inverse_transform(flow.transform(x)), x, atol=1e-10, rtol=0)
+
+
+def test_learns_what_no_linear_map_can() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(600, generator=generator)
+    x = torch.stack([first, first.square() + 0.1 * torch.randn(600, generator=generator)], dim=1)
+    train, kept_apart = x[:400], x[400:]
+    flow = Flow(layers=4, hidden=16, steps=250, batch=128, learning_rate=1e-2).fit(train)
+    gaussian = torch.distributions.MultivariateNormal(train.mean(0), torch.cov(train.T))
+    assert flow.score(kept_apart) > gaussian.log_prob(kept_apart).mean().item() + 0.5
+    assert flow.score_samples(kept_apart).mean().item() == pytest.approx(flow.score(kept_apart), rel=1e-4)
+    assert len(flow.log_likelihoods_) == 250
+
+
+def test_the_seed_decides_all_and_nobody_elses_numbers_change() -> None:
+    x = anisotropic(40, 4)
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        one = Flow(layers=2, steps=5, seed=3).fit_transform(x)
+    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(one, Flow(layers=2, steps=5, seed=3).fit_transform(x))
+    assert not torch.equal(one, Flow(layers=2, steps=5, seed=4).fit_transform(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Flow().fit(torch.randn(5, 1)), "at least two dimensions"),
+        (lambda: Flow().fit(torch.randn(1, 5)), "at least two samples"),
+        (lambda: Flow().fit(torch.ones(5, 3)), "vary in every dimension but got 3 in which they are equal"),
+        (lambda: Flow(layers=0).fit(anisotropic()), "layers of at least 1"),
+        (lambda: Flow(steps=50, learning_rate=1e6).fit(anisotropic()), "a finite likelihood in step"),
+    ],
+)
+def test_one_line(call: object, words: str) -> None:
+    with pytest.raises(UnsmoothError, match=words):
+        call()  # type: ignore[operator]
