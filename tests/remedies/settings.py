@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.remedies.hosts import HOSTS
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -27,6 +29,10 @@ class Setting:
     refused_by: tuple[str, ...] = ()
     neutral: bool = True
     as_loaded: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _all_but(*names: str) -> tuple[str, ...]:
+    return tuple(host.name for host in HOSTS if host.name not in names)
 
 
 _PRE_NORM = (
@@ -62,7 +68,12 @@ _SPECTRAL = {
     "general, fresh": Setting({"basis": "general", "start": "fresh"}),
 }
 
+_TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative")
+_TO_POST = ("torch_pre", "torch_causal", "own_vit", "own_decoder")
+
 SETTINGS: dict[str, dict[str, Setting]] = {
+    # Profiling passes give each model an ω of its own, so that here, where models are compared, it starts at one.
+    "admin": {"ω of one": Setting({"start": "ones"}, refused_by=(*_NOT_POST_NORM, "albert"))},
     "attnscale": {
         "ω by head": Setting({"omega": 0.5}, refused_by=_WINDOWED),
         "ω fixed": Setting({"omega": 0.5, "learn": "no"}, refused_by=_WINDOWED),
@@ -91,6 +102,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}, refused_by=_WINDOWED),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
     },
+    "dlcl": {
+        "paper": Setting(refused_by=("albert",)),
+        "without norms": Setting({"norm": "none"}, refused_by=("albert",)),
+    },
     "featscale": {
         "paper": Setting({"dc": 0.2, "hc": 0.4}),
         "official": Setting({"dc": 0.2, "hc": 0.4, "variant": "official"}),
@@ -109,6 +124,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     "norm_signs": {
         "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE)),
         "negative, both": Setting({"sign": "negative", "norm": "both"}, refused_by=(*_POST_NORM, *_ONE_MORE)),
+    },
+    "norm_place": {
+        "to pre": Setting({"to": "pre"}, refused_by=_all_but(*_TO_PRE)),
+        "to post": Setting({"to": "post"}, refused_by=_all_but(*_TO_POST)),
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "residual_scaling": {"1/√L": Setting()},

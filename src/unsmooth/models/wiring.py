@@ -33,6 +33,8 @@ class Wiring:
         heads_at: The module whose input is the heads side by side, where it is not `output` itself.
         output_norms: The norms on what attention and MLP give, before it is added to the stream; None where there are
             none, so that the branches end in `output` and the last of `mlp`.
+        switch: The attribute by which the block is told where its norms stand, with its values for pre-norm and
+            post-norm; None where that is written into its code.
         gains: The parameters (dim,) that what attention and MLP give is multiplied by before it is added (LayerScale),
             as paths; None where there are none.
         causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
@@ -53,6 +55,7 @@ class Wiring:
     values_at: str | None = None
     heads_at: str | None = None
     output_norms: tuple[str, str] | None = None
+    switch: tuple[str, str | bool, str | bool] | None = None
     gains: tuple[str, str] | None = None
     causal: bool | None = None
     windowed: bool = False

@@ -1,6 +1,7 @@
 """Remedies for over-smoothing as one-line changes of a model: apply, undo, fold, save."""
 
 from unsmooth.remedies.base import PLACES, REMEDIES, Edit, choice, remedy, within
+from unsmooth.remedies.calibrating import calibrate
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.listing import Description, Option, describe, names
 from unsmooth.remedies.saving import restore, save
@@ -19,6 +20,7 @@ __all__ = [
     "Site",
     "applied",
     "apply",
+    "calibrate",
     "choice",
     "describe",
     "fold",

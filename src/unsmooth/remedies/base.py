@@ -8,7 +8,7 @@ saving) is done for it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -135,6 +135,14 @@ class Edit(nn.Module):
 
     def remove(self, site: Site) -> None:
         """Put everything back that `install` changed."""
+
+    @classmethod
+    def arrange(cls, edits: Sequence[Edit], sites: Sequence[Site]) -> None:
+        """Called once, with all the edits that one call of `apply` put into a stack: for what none settles alone."""
+
+    @classmethod
+    def calibrate(cls, edits: Sequence[Edit], run: Callable[[], object]) -> None:
+        """Set what depends on data, for a stack's edits of this class; `run` passes the data through the model."""
 
     def fold(self, site: Site) -> None:
         """Write what the edit does into the block's own weights; then it is taken out."""

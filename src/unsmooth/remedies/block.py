@@ -19,6 +19,7 @@ from unsmooth.remedies.hooks import (
     EditValues,
     FitCheckpoint,
     LeaveBlock,
+    NoteMiddle,
     remove_hooks,
 )
 from unsmooth.remedies.memory import get_ready
@@ -129,6 +130,9 @@ def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
     if site.wiring.style == "post":
         norm = site.block.get_submodule(site.wiring.norms[0 if place == "on_attention_sum" else 1])
         norm.register_forward_pre_hook(AddToSum(edit, place, home.now, batch_first))
+        if place == "on_mlp_sum":
+            middle = site.block.get_submodule(site.wiring.norms[0])
+            middle.register_forward_hook(NoteMiddle(edit, home.now, batch_first))
         return
     assert place == "on_attention_sum", "the sum with the MLP branch is what the block hands on: on_block"
     branch = site.block.get_submodule(site.host.taps(site.block)["attention"].module)
@@ -136,8 +140,8 @@ def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
 
 
 def _sums_last(module: nn.Module) -> None:
-    """Edits of a sum come after those of its branch, in whatever order they were applied."""
-    for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, AddToBranch)]:
+    """What reads a sum, or edits it, comes after edits of its parts, in whatever order they were applied."""
+    for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, AddToBranch | NoteMiddle)]:
         module._forward_hooks[key] = module._forward_hooks.pop(key)
 
 

@@ -41,6 +41,7 @@ class Call:
         memory: The block's place in the key/value cache; None where there is none.
         shared: What blocks hand each other within one pass of the stack.
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
+        middle: The stream between attention and MLP of a post-norm block, for edits of the sum with the MLP branch.
     """
 
     stream: Tensor
@@ -50,6 +51,7 @@ class Call:
     memory: Memory | None
     shared: dict[str, Any]
     values: Tensor | None = None
+    middle: Tensor | None = None
 
 
 def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor | None, Tensor | None]:

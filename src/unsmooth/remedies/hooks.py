@@ -117,6 +117,21 @@ class AddToBranch(EditOutput):
         return _with_first(output, x if self.batch_first else x.transpose(0, 1))
 
 
+class NoteMiddle(Hook):
+    """Note what attention's norm in a post-norm block hands on, after all edits of it: the MLP is added to that."""
+
+    def __init__(self, edit: Edit, now: Volatile, batch_first: bool) -> None:
+        self.edit = edit
+        self.now = now
+        self.batch_first = batch_first
+
+    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        """Called by torch after the norm."""
+        call = self.now.held.get("call")
+        if call is not None:
+            call.middle = output if self.batch_first else output.transpose(0, 1)
+
+
 class EditValues(Hook):
     """Note the values of this call for edits of the heads and, where `edit` is one, let it change them."""
 

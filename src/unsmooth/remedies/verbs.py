@@ -100,6 +100,10 @@ def apply(
             edit.chosen, edit.order = dict(options), order
             edit.would_leak = kind.leaks(options) and not allow_leak
             _put_in(site, edit, one)
+        for one in stacks:
+            mine = [(edit, site) for (other, site), edit in zip(chosen, edits, strict=True) if other is one]
+            kind.arrange([edit for edit, _ in mine], [site for _, site in mine])
+        for (_, site), edit in zip(chosen, edits, strict=True):
             mark(site.block, f"{text} {_constants(edit)}")
     except BaseException:
         for one, site in reversed(chosen):

@@ -33,6 +33,7 @@ def own_wiring(block: nn.Module) -> Wiring:
         norms=("norm_attention", "norm_mlp"),
         mlp=("mlp.up", "mlp.down"),
         output_norms=("norm_attention_out", "norm_mlp_out") if style == "peri" else None,
+        switch=None if style == "peri" else ("style", "pre", "post"),
     )
 
 

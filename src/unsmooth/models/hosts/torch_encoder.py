@@ -44,6 +44,7 @@ def torch_encoder_wiring(block: nn.Module) -> Wiring:
         mlp=("linear1", "linear2"),
         values_at="self_attn.values",
         heads_at="self_attn.heads",
+        switch=("norm_first", True, False),
     )
 
 
