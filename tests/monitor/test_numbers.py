@@ -96,3 +96,13 @@ def test_a_model_that_has_tokens_first():
         monitor.step()
     expected = [np.mean([mean_cosine(x[:, one]) for one in range(3)]) for x in seen]
     np.testing.assert_allclose([row.mean for row in monitor.last.curve()], expected, atol=1e-6)
+
+
+def test_a_first_step_begins_the_watching_and_a_closed_monitor_stays_closed():
+    model = make()
+    monitor = Monitor(model, every=3, probe=torch.randn(3, TOKENS, DIM), sinks=(), metrics=["mean_cosine"])
+    train(model, monitor)
+    assert monitor.last.step == 6
+    monitor.close()
+    assert monitor.step(9) is None
+    assert monitor.last.step == 6

@@ -21,7 +21,7 @@ def test_lines_hold_the_numbers_and_what_they_mean(tmp_path):
     with Monitor(make(), every=2, probe=BATCH, out=tmp_path, rules=rules, name="mine") as monitor:
         train(monitor.model, monitor)
     lines = [json.loads(line) for line in (tmp_path / "monitor.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["start", "reading", "alarm", "note", *["reading"] * 3, "end"]
+    assert [line["kind"] for line in lines] == ["start", "reading", "alarm", *["reading"] * 3, "end"]
     assert lines[0]["definitions"]["metrics"]["mean_cosine"]
     assert lines[0]["rules"] == rules
     assert lines[-1]["state"] == "finished"

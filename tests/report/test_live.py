@@ -28,7 +28,7 @@ def test_lines_are_where_the_numbers_are():
     (first, second) = re.findall(r'<polyline points="([^"]+)"', live_html([watched()]))
     assert first == second
     places = [tuple(map(float, place.split(","))) for place in first.split()]
-    assert [x for x, _ in places] == [52.0, 341.0, 630.0]
+    assert [x for x, _ in places] == [66.0, 348.0, 630.0]
     assert [y for _, y in places] == [230.0, 119.0, 8.0]  # 0 at the bottom, 1 at the top
 
 

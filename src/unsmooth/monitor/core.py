@@ -100,7 +100,7 @@ class Monitor:
         self._step = self._failures = 0
         self._look: Look | None = None
         self._probe: Probe | None = None
-        self._open = False
+        self._open = self._begun = False
 
     def __enter__(self) -> Self:
         self.begin()
@@ -114,7 +114,7 @@ class Monitor:
         if self._open:
             return
         self.model = self.model if self.model is not None else model
-        self._step, self._open, self.should_stop = step, True, False
+        self._step, self._open, self._begun, self.should_stop = step, True, True, False
         try:
             self._set_up()
         except Exception as error:
@@ -157,9 +157,13 @@ class Monitor:
     def step(self, number: int | None = None) -> Reading | None:
         """Call after every step of the optimiser; returns a reading where one was due.
 
+        The first call begins the watching where neither `begin` nor ``with`` has.
+
         Args:
             number: Steps done, where somebody else counts them.
         """
+        if not self._begun:
+            self.begin(step=0 if number is None else max(0, number - 1))
         self._step = self._step + 1 if number is None else number
         if not self._open or self._look is None:
             return None
@@ -223,7 +227,8 @@ class Monitor:
         self._outlets.tell(alarm.step, "alarm", alarm.text)
         if rule.then == "stop":
             self.stop()
-        self._teller.say(alarm.text + (", so the training is to stop." if rule.then == "stop" else "."))
+        then = ", so the training is to stop." if rule.then == "stop" else "."
+        self._teller.say(f"step {alarm.step}: {alarm.text}{then}", noted=True)
         if callable(rule.then):
             try:
                 rule.then(alarm)

@@ -23,13 +23,13 @@ class Alarm:
 
     @property
     def text(self) -> str:
-        """In one line.
+        """In one line, without its step.
 
         >>> Alarm(500, "mean_cosine@last > 0.9", 12, 0.951, 100).text
-        'step 500: mean_cosine@last > 0.9 holds (0.951 at layer 12, since step 100)'
+        'mean_cosine@last > 0.9 holds (0.951 at layer 12, since step 100)'
         """
         since = f", since step {self.since}" if self.since < self.step else ""
-        return f"step {self.step}: {self.rule} holds ({self.value:.4g} at layer {self.layer}{since})"
+        return f"{self.rule} holds ({self.value:.4g} at layer {self.layer}{since})"
 
 
 Action: TypeAlias = Literal["warn", "stop"] | Callable[[Alarm], object]

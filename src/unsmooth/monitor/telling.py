@@ -21,15 +21,22 @@ class Teller:
         self.also = also
         self._told: set[str] = set()
 
-    def say(self, text: str, key: str | None = None) -> None:
-        """Tell, unless something was told under this key before; only the first process speaks."""
+    def say(self, text: str, key: str | None = None, *, noted: bool = False) -> None:
+        """Tell, unless something was told under this key before; only the first process speaks.
+
+        Args:
+            text: What.
+            key: What makes it the same as something else; None for the text.
+            noted: Whether the sinks have it already.
+        """
         key = text if key is None else key
         if key in self._told:
             return
         self._told.add(key)
         if world()[0] == 0:
             logger.warning("unsmooth: %s", text)
-            self.also(text)
+            if not noted:
+                self.also(text)
 
 
 def one_line(error: BaseException) -> str:

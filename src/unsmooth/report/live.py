@@ -14,7 +14,7 @@ from unsmooth.report.shell import environment, policy, resource
 if TYPE_CHECKING:
     from unsmooth.monitor import Watched
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 260, 52, 30, 8
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 260, 66, 30, 8
 _MOST = 400  # points of a curve; more cannot be told apart
 # The first layer dark and cold, the last one warm.
 _COLD, _WARM = (38, 84, 163), (213, 94, 0)
@@ -44,6 +44,7 @@ def live_html(runs: Sequence[Watched], refresh: float = 2.0) -> str:
             style=markup(resource("page.css")),
             width=_WIDTH,
             height=_HEIGHT,
+            left=_LEFT,
         )
     )
 
