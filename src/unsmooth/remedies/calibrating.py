@@ -87,8 +87,8 @@ def run_alone(sites: Sequence[Site], rows: int = 4, tokens: int = 64) -> None:
 def _by_stack(model: nn.Module) -> list[list[Edit]]:
     """The edits of one remedy in one stack, in the order of its blocks."""
     found: dict[tuple[Volatile, type[Edit], int], list[Edit]] = {}
-    for home in model.modules():
-        for edit in home.edits().values() if isinstance(home, BlockRemedies) else ():
+    for home in (module for module in model.modules() if isinstance(module, BlockRemedies)):
+        for edit in home.edits().values():
             found.setdefault((home.shared, type(edit), edit.order), []).append(edit)
     return list(found.values())
 
