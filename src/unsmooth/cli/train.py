@@ -29,6 +29,10 @@ def train(
     remedies: Annotated[
         list[str] | None, typer.Option("--with", metavar="REMEDY", help='Such as "sharpen" or "deescalate(tau=0.5)".')
     ] = None,
+    losses: Annotated[
+        list[str] | None,
+        typer.Option("--loss", metavar="LOSS", help='Added to the task\'s own, such as "cosine(weight=0.1)".'),
+    ] = None,
     variants: Annotated[
         list[str] | None,
         typer.Option("--variant", metavar="REMEDY", help='Several runs beside each other: "plain", "sharpen", …'),
@@ -55,6 +59,7 @@ def train(
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
     changes = changes_of(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
+    changes |= _added(losses or [])
     config = None if recipe is None else config_of(recipe, size, changes, tuple(remedies or ()))
     if resume is not None and (variants or seeds > 1 or (config is None and (changes or remedies))):
         raise expected("--resume alone, with the settings of the run", "other settings too", "leaving them out")
@@ -73,6 +78,15 @@ def train(
             folders = training.train_all(wanted, where, seeds=seeds, minutes=minutes, tell=tell)
     _finish(folders, as_json, quiet)
     return 0
+
+
+def _added(losses: list[str]) -> dict[str, Any]:
+    """Losses beside the task's own, as a change; a misspelt one is told before anything is built."""
+    from unsmooth.losses import parse_loss
+
+    for text in losses:
+        parse_loss(text)
+    return {"losses": tuple(losses)} if losses else {}
 
 
 def config_of(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...] = ()) -> Config:

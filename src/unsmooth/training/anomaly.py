@@ -63,7 +63,7 @@ def where_it_began(engine: Step, batches: Iterable[int]) -> str:
 
         def loss(number: Tensor = number) -> Tensor:
             with engine.arithmetic():
-                return engine.task.loss(model, number)
+                return engine.loss(model, number)
 
         if (words := find_origin(model, loss, engine.place.agree)) is not None:
             return words

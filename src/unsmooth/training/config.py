@@ -125,6 +125,8 @@ class Config:
         size: "base" or "tiny".
         seed: Of the weights, the order of samples and everything random.
         remedies: What `unsmooth.apply` takes, such as "deescalate(tau=0.5)", applied in this order.
+        losses: What `unsmooth.losses.parse_loss` takes, such as "cosine(weight=0.1, layer=-1)", added to the task's own
+            loss in training; the log's training loss is the sum, evaluations have the task's own.
         epochs: Length of the run; or
         steps: length of the run in steps. One of the two.
         batch: Samples per step, over all processes.
@@ -146,6 +148,7 @@ class Config:
     size: str = "base"
     seed: int = 0
     remedies: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     epochs: float | None = None
     steps: int | None = None
     batch: int = 96

@@ -120,7 +120,9 @@ class Run:
         if wish == "on" and not able:
             got = f"{self.place.ranks} processes" if self.place.ranks > 1 else str(self.place.device)
             raise expected("one GPU for a captured step", got, "--set graph=off")
-        return able and wish != "off"
+        if wish == "on" and not self.engine.added.capturable:
+            raise expected("losses that a captured step can hold", ", ".join(self.config.losses), "--set graph=off")
+        return able and wish != "off" and self.engine.added.capturable
 
     @property
     def _how(self) -> How:

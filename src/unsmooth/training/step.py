@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
+from unsmooth.training.adding import AddedLosses
 from unsmooth.training.config import Config
 from unsmooth.training.place import Place
 from unsmooth.training.schedule import learning_rate
@@ -50,6 +51,7 @@ class Step:
         self.passes = torch.ones((), dtype=torch.float32, device=device)
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.added = AddedLosses(config.losses, model)
         self.sharded = config.engine.sharding == "shard" and place.ranks > 1
         self.optimiser = self._optimiser()
         self.average = [one.detach().clone() for one in self.parameters] if config.ema else []
@@ -77,12 +79,16 @@ class Step:
     def accumulate(self) -> None:
         """One micro-batch: gradients are added to those that are there."""
         with self.arithmetic():
-            loss = self.task.loss(self.model, self.batch)
+            loss = self.loss(self.model, self.batch)
         loss.backward()  # type: ignore[no-untyped-call]
         kept = loss.detach().to(torch.float64)
         self.loss_sum += kept / self.passes
         self.first_bad.copy_(_watched(self.first_bad, torch.isfinite(kept), self.step))
         self.batch += 1
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """The task's loss over a micro-batch, with the losses of hidden states that the run asks for."""
+        return self.added.total(self.task.loss(model, batch))
 
     @torch.no_grad()
     def update(self) -> None:
