@@ -205,11 +205,15 @@ def test_models_that_have_no_place_for_it() -> None:
         remedies.apply("bert-base-uncased", "deescalate")  # type: ignore[type-var]
     import transformers
 
-    config = transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4)
-    refused(transformers.BloomModel(config), "deescalate", "blocks that remedies know .* but got bloom blocks")
-    both = nn.ModuleDict({"one": BY_NAME["bert"].model(), "two": BY_NAME["vit"].model()})
-    refused(both, "deescalate", "one stack of Transformer blocks")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    phi = transformers.PhiModel(transformers.PhiConfig(intermediate_size=48, **sizes))
+    refused(phi, "deescalate", "blocks that remedies know .* but got phi blocks")
+    both = nn.ModuleDict({"one": BY_NAME["bert"].model(), "two": phi})
+    refused(both, "deescalate", "but got phi blocks in its stack 'two'. Try stack='one'")
     refused(both, "deescalate", "modules that match blocks='three", blocks="three.*")
+    refused(both, "deescalate", "a known stack but got 'three'. Known: one, two", stack="three")
+    refused(both, "deescalate", "either blocks or stack", stack="one", blocks="one.*")
+    refused(BY_NAME["bert"].model(), "deescalate", "no stack, as BertModel has one only", stack="encoder")
 
 
 def test_wider_heads_than_the_stream() -> None:
