@@ -16,6 +16,7 @@ def cases() -> dict[str, tuple[Config, Config]]:
     plain, shard = configs(**SHARED), configs(**SHARED, engine__sharding="shard")
     # Two processes take half as many samples at a time each.
     more: dict[str, Any] = {**SHARED, "batch": 16, "ramp": 0.5, "remedies": ("sharpen(layers='0')", "deescalate")}
+    more["losses"] = ("cosine(weight=0.5)", "layer_contrast(layer=1)")
     parts, halves = configs(**more, micro_batch=8)["images"], configs(**more, micro_batch=4)["images"]
     shards = configs(**more, micro_batch=4, engine__sharding="shard")["images"]
     return {
