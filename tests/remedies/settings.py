@@ -117,13 +117,19 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
         "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
     },
+    "mimetic": {
+        "paper": Setting(as_loaded={"values": "keep", "queries": "keep"}),
+        "values alone": Setting({"queries": "keep"}, as_loaded={"values": "keep"}),
+    },
     "neutreno": {
         "λ fixed": Setting({"lam": 0.6}, refused_by=_WINDOWED),
         "λ by layer": Setting({"lam": 0.6, "learn": "layer"}, refused_by=_WINDOWED),
     },
     "norm_signs": {
-        "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE)),
-        "negative, both": Setting({"sign": "negative", "norm": "both"}, refused_by=(*_POST_NORM, *_ONE_MORE)),
+        "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE, "modernbert")),
+        "negative, both": Setting(
+            {"sign": "negative", "norm": "both"}, refused_by=(*_POST_NORM, *_ONE_MORE, "modernbert")
+        ),
     },
     "norm_place": {
         "to pre": Setting({"to": "pre"}, refused_by=_all_but(*_TO_PRE)),

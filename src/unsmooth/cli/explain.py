@@ -11,6 +11,7 @@ import typer
 from unsmooth.cli.before_after import Variants, as_one, folders_of, labelled
 from unsmooth.cli.options import (
     AllowPickle,
+    BatchSize,
     Blocks,
     Debug,
     Dtype,
@@ -44,7 +45,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON instead of tables.")] = False,
     quiet: Quiet = False,
     max_batches: Annotated[int, typer.Option(help="Stop after so many batches.")] = 8,
-    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 4,
+    batch_size: BatchSize = 4,
     max_length: Annotated[int, typer.Option(help="Tokens after which a text is cut.")] = 128,
     spectral_sequences: Annotated[int, typer.Option(help="Sequences whose attention is decomposed.")] = 2,
     jacobian: Annotated[bool, typer.Option(help="Also take norms of every block's Jacobian.")] = True,

@@ -9,9 +9,13 @@ import typer
 
 from unsmooth.cli.options import (
     AllowPickle,
+    BatchSize,
     Blocks,
     Debug,
+    Device,
     Dtype,
+    MaxBatches,
+    MaxLength,
     Offline,
     Out,
     Quiet,
@@ -20,6 +24,7 @@ from unsmooth.cli.options import (
     Words,
     bundled_page,
 )
+from unsmooth.cli.ranks import own_device
 from unsmooth.cli.words import read_words
 from unsmooth.errors import expected
 from unsmooth.files import check_writable, write_whole
@@ -36,10 +41,10 @@ def presets(
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Quiet = False,
-    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16,
-    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None,
-    device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the CPU.")] = None,
+    max_batches: MaxBatches = None,
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = None,
+    device: Device = None,
     dtype: Dtype = None,
     revision: Revision = None,
     offline: Offline = False,
@@ -71,7 +76,7 @@ def presets(
         asked.shown_to(word, model, bundled_page()),
         presets=None if only is None else [name.strip() for name in only.split(",") if name.strip()],
         max_batches=max_batches,
-        device=device,
+        device=own_device(device),
         progress=not quiet,
         blocks=blocks,
         batch_size=batch_size,

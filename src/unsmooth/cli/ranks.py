@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def own_device(device: str | None) -> str | None:
+    """The one that was asked for, else this process's GPU, else None: where the model is."""
+    import torch
+
+    if device is None and torch.cuda.is_available():
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', 0))}"
+    return device
+
+
 @contextmanager
 def process_group(device: str | None) -> Iterator[tuple[int, str | None]]:
     """Yield this process's rank and its device; open and close the process group where torchrun started us."""
-    import torch
     import torch.distributed as dist
 
-    local = int(os.environ.get("LOCAL_RANK", 0))
-    if device is None and torch.cuda.is_available():
-        device = f"cuda:{local}"
+    device = own_device(device)
     if int(os.environ.get("WORLD_SIZE", 1)) < 2:
         yield 0, device
         return

@@ -11,9 +11,13 @@ import typer
 from unsmooth.cli.options import (
     DEFAULT_MODEL,
     AllowPickle,
+    BatchSize,
     Blocks,
     Debug,
+    Device,
     Dtype,
+    MaxBatches,
+    MaxLength,
     Offline,
     Quiet,
     Revision,
@@ -21,6 +25,7 @@ from unsmooth.cli.options import (
     Words,
     bundled_page,
 )
+from unsmooth.cli.ranks import own_device
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
 
@@ -37,10 +42,10 @@ def redraw(
         "redrawn"
     ),
     quiet: Quiet = False,
-    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16,
-    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None,
-    device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the CPU.")] = None,
+    max_batches: MaxBatches = None,
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = None,
+    device: Device = None,
     dtype: Dtype = None,
     revision: Revision = None,
     offline: Offline = False,
@@ -73,7 +78,7 @@ def redraw(
             yield model_name(model), model, asked.shown_to(word, model, bundled_page())
 
     settings = {"max_batches": max_batches, "batch_size": batch_size, "max_length": max_length}
-    plate = lay_out(chosen, opened(), device=device, blocks=blocks, progress=not quiet, **settings)
+    plate = lay_out(chosen, opened(), device=own_device(device), blocks=blocks, progress=not quiet, **settings)
     files = write_plate(plate, out)
     if not quiet:
         from rich.console import Console

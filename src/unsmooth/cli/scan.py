@@ -10,9 +10,13 @@ import typer
 from unsmooth.cli.before_after import Variants
 from unsmooth.cli.options import (
     AllowPickle,
+    BatchSize,
     Blocks,
     Debug,
+    Device,
     Dtype,
+    MaxBatches,
+    MaxLength,
     Offline,
     Out,
     Quiet,
@@ -68,12 +72,10 @@ def scan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scan as JSON instead of a table.")] = False,
     quiet: Quiet = False,
-    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16,
-    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Such as cuda or cpu; default the first GPU, else the CPU.")
-    ] = None,
+    max_batches: MaxBatches = None,
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = None,
+    device: Device = None,
     dtype: Dtype = None,
     revision: Revision = None,
     offline: Offline = False,
