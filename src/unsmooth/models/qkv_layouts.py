@@ -33,11 +33,16 @@ class Layout:
         name: In words, for messages.
         size: How many outputs such a projection has.
         values: Takes the values out of the last dimension: (..., size) to (..., key/value heads, head dim).
+        queries: The same for queries, by the key/value head they read: (..., key/value heads, group, head dim); None
+            where the projection has none.
+        keys: The same for keys, as for values.
     """
 
     name: str
     size: Callable[[Heads], int]
     values: Callable[[Tensor, Heads], Tensor]
+    queries: Callable[[Tensor, Heads], Tensor] | None = None
+    keys: Callable[[Tensor, Heads], Tensor] | None = None
 
 
 # Named functions, so that a model whose hooks know its layout can be pickled.
@@ -58,14 +63,39 @@ def _at_the_end(x: Tensor, heads: Heads) -> Tensor:
 
 
 def _last_of_each_group(x: Tensor, heads: Heads) -> Tensor:
-    return torch.unflatten(x, -1, (heads.key_value, -1, heads.dim))[..., -1, :]
+    return _groups(x, heads)[..., -1, :]
+
+
+def _groups(x: Tensor, heads: Heads) -> Tensor:
+    return torch.unflatten(x, -1, (heads.key_value, -1, heads.dim))
+
+
+def _at_the_start(x: Tensor, heads: Heads) -> Tensor:
+    return _groups(x[..., : heads.query * heads.dim], heads)
+
+
+def _in_the_middle(x: Tensor, heads: Heads) -> Tensor:
+    return _all(x[..., heads.query * heads.dim : -heads.key_value * heads.dim], heads)
+
+
+def _first_of_each_group(x: Tensor, heads: Heads) -> Tensor:
+    return _groups(x, heads)[..., :-2, :]
+
+
+def _second_last_of_each_group(x: Tensor, heads: Heads) -> Tensor:
+    return _groups(x, heads)[..., -2, :]
 
 
 SEPARATE = Layout("values alone", _size_alone, _all)
 # With as many key heads as query heads this is [3, heads, head dim].
-CONCATENATED = Layout("all queries, then all keys, then all values", _size_together, _at_the_end)
+CONCATENATED = Layout(
+    "all queries, then all keys, then all values", _size_together, _at_the_end, _at_the_start, _in_the_middle
+)
 # With as many key heads as query heads this is [heads, 3, head dim]; with one key head, multi-query attention.
-BY_GROUP = Layout("for each key/value head its queries, its key and its value", _size_together, _last_of_each_group)
+BY_GROUP = Layout(
+    "for each key/value head its queries, its key and its value",
+    *(_size_together, _last_of_each_group, _first_of_each_group, _second_last_of_each_group),
+)
 
 
 def read_values(

@@ -42,19 +42,38 @@ def _mimic(attention: Attention, generator: torch.Generator) -> None:
     width, head = attention.out.in_features, attention.head_dim
     query, key, value = attention.qkv.weight.chunk(3)
     for start in range(0, width, head):
-        left_DE, right_ED = _factors(QUERY_KEY, 1.0, width, head, generator)
+        left_DE, right_ED = near_identity(QUERY_KEY, QUERY_KEY, width, head, generator=generator)
         query[start : start + head].copy_(left_DE.mT)
         key[start : start + head].copy_(right_ED)
-    left_DM, right_MD = _factors(VALUE_OUTPUT, -1.0, width, width, generator)
+    left_DM, right_MD = near_identity(VALUE_OUTPUT, -VALUE_OUTPUT, width, width, generator=generator)
     value.copy_(left_DM.mT)
     attention.out.weight.copy_(right_MD.mT)
 
 
-def _factors(size: float, sign: float, width: int, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two factors (d, rank) and (rank, d) of size·(Z ± I), in double so that no device rounds otherwise."""
-    noise = torch.randn(width, width, generator=generator, dtype=torch.float64) / width**0.5
-    wanted = size * noise + sign * size * torch.eye(width, dtype=torch.float64)
-    left, values, right = torch.linalg.svd(wanted)
+def near_identity(
+    noise: float, identity: float, width: int, rank: int, copies: int = 1, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Two factors of noise·Z + identity·I, or of what is nearest of a rank, in double: no device rounds otherwise.
+
+    Args:
+        noise: What Z, normal of variance 1/width, is multiplied by.
+        identity: What I is multiplied by.
+        width: Of both.
+        rank: Columns of the left factor and rows of the right one; at most `width`.
+        copies: Matrices, each with a Z of its own, that share the right factor.
+        generator: Where Z comes from.
+
+    Returns:
+        (copies · width, rank) and (rank, width).
+
+    Example:
+        >>> left, right = near_identity(0.0, -0.25, width=3, rank=3)
+        >>> (left @ right).diag()
+        tensor([-0.2500, -0.2500, -0.2500], dtype=torch.float64)
+    """
+    drawn = torch.randn(copies * width, width, generator=generator, dtype=torch.float64) / width**0.5
+    wanted = noise * drawn + identity * torch.eye(width, dtype=torch.float64).repeat(copies, 1)
+    left, values, right = torch.linalg.svd(wanted, full_matrices=False)
     roots = values[:rank].sqrt()
     return left[:, :rank] * roots, roots[:, None] * right[:rank]
 
