@@ -120,7 +120,7 @@ def combine(outputs_BND: Sequence[Tensor], weight: Tensor) -> Tensor:
     exact = torch.promote_types(last.dtype, torch.float32)
     total = outputs_BND[0].to(exact) * weight[0]
     for output_BND, one in zip(outputs_BND[1:], weight[1:], strict=True):
-        total = total + output_BND.to(exact) * one
+        total = torch.addcmul(total, output_BND, one)
     return total.to(last.dtype)
 
 

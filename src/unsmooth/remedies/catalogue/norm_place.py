@@ -9,7 +9,8 @@ block, so, where that block is among those changed, it is given a final norm of 
 and with the eps of the others; ``final="none"`` for a model that has one already.
 
 Only for blocks that can be told where their norms stand: those of `unsmooth.networks`, and torch's encoder layers. In
-others it is written into their code. Other remedies act on norms where they stand, so this one has to come first.
+others it is written into their code. Other remedies act on norms where they stand, so this one has to come first. The
+first layers post-norm and the rest pre-norm, by `layers`, is Mix-LN (Li, Yin & Liu 2024, arXiv 2412.13795).
 
 No neutral setting. Causal: nothing looks across tokens. Cost: none, but for the final norm.
 """
