@@ -93,8 +93,8 @@ def _ready(config: Config, place: Place) -> Iterator[tuple[Run, int | None]]:
 
 
 def _forget(on_gpu: bool) -> None:
-    gc.collect()
     if on_gpu:
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 

@@ -1,0 +1,87 @@
+"""Scores, differences and verdicts of runs that nobody trained, against scipy and by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from tests.arena.tiny_arenas import made_up, outcome, plan
+from unsmooth.arena import ArenaFolder, Entrant, Standing, standings
+
+PLAIN, BETTER, NOISY = [0.50, 0.52, 0.51], [0.60, 0.63, 0.61], [0.40, 0.70, 0.55]
+MODEL = "vit_cifar100"
+
+
+def lines(folder: ArenaFolder, **changes: object) -> dict[str, Standing]:
+    wanted = plan("deescalate", "sharpen", seeds=3, **changes)
+    made_up(folder, wanted, {"plain": PLAIN, "deescalate": BETTER, "sharpen": NOISY})
+    return {line.entrant.remedy: line for line in standings(wanted, folder).lines}
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    found = lines(ArenaFolder(tmp_path))
+    for remedy, scores in (("deescalate", BETTER), ("sharpen", NOISY)):
+        expected = stats.ttest_rel(scores, PLAIN).confidence_interval(0.95)
+        gap = found[remedy].difference
+        assert gap is not None
+        assert (gap.low, gap.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    alone = stats.ttest_1samp(BETTER, 0.0).confidence_interval(0.95)
+    score = found["deescalate"].score
+    assert score is not None
+    assert (score.low, score.high) == pytest.approx((alone.low, alone.high), rel=1e-9)
+    assert [found[name].verdict for name in ("plain", "deescalate", "sharpen")] == ["", "better", "no difference shown"]
+    assert found["plain"].difference is None
+
+
+def test_less_may_be_better(tmp_path: Path) -> None:
+    """The made-up loss is 1 − accuracy, so that the verdicts are the same and rates are chosen likewise."""
+    found = lines(ArenaFolder(tmp_path), score="loss")
+    assert found["deescalate"].verdict == "better"
+    gap = found["deescalate"].difference
+    assert gap is not None
+    assert gap.value == pytest.approx(-0.31 / 3)
+    choice = found["deescalate"].choice
+    assert choice is not None
+    assert (choice.rate, choice.edge) == (1e-2, True)  # the made-up accuracy of a rate is the rate
+
+
+def test_curves_are_means_over_seeds(tmp_path: Path) -> None:
+    line = lines(ArenaFolder(tmp_path))["sharpen"]
+    assert [one.value for one in line.start] == pytest.approx([0.11, 0.21])
+    assert [one.value for one in line.end] == pytest.approx([0.31, 0.41])
+
+
+def test_a_run_that_lost_its_numbers_counts_as_guessing_and_is_told(tmp_path: Path) -> None:
+    folder = ArenaFolder(tmp_path)
+    lines(folder)
+    lost = outcome("sharpen", 1, 0.9, state="stopped", done=2, steps=3, reason="loss not finite in step 2")
+    folder.write_outcome(Entrant(MODEL, "sharpen"), "seed-1", lost)
+    line = standings(plan("deescalate", "sharpen", seeds=3), folder).lines[2]
+    assert line.scores == {0: 0.40, 1: 0.25, 2: 0.55}
+    assert line.failures == ("seed 1 stopped after 2 of 3 steps: loss not finite in step 2",)
+    assert [one.value for one in line.end] == pytest.approx([0.31, 0.41])  # of seeds 0 and 2
+
+
+def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
+    folder, wanted = ArenaFolder(tmp_path), plan(seeds=1)
+    made_up(folder, wanted, {"plain": [0.1], "deescalate": [0.9]})
+    line = standings(wanted, folder).lines[1]
+    assert line.verdict == "no difference shown"
+    assert line.to_json()["difference"] == {"value": pytest.approx(0.8), "low": None, "high": None, "count": 1}
+
+
+def test_what_is_missing_is_missing_and_the_rest_is_json(tmp_path: Path) -> None:
+    folder, wanted = ArenaFolder(tmp_path), plan("deescalate", "sharpen", seeds=3)
+    made_up(folder, wanted, {"plain": PLAIN, "deescalate": BETTER[:1]})
+    found = standings(wanted, folder)
+    assert [line.done for line in found.lines] == [True, False, False]
+    found.write(folder)
+    written = json.loads((tmp_path / "arena.json").read_text())
+    assert written["standings"][1]["step_time_over_plain"] == 1.25
+    assert written["standings"][1]["memory_bytes"] == 3 * 2**20
+    assert written["standings"][2]["score"] is None
+    assert written["models"][MODEL]["settings"]["network"]["depth"] == 1
+    assert (written["made"]["hardware"], written["made"]["runs"]) == (["CPU"], 8)

@@ -1,0 +1,204 @@
+"""An arena in one go, in pieces, killed, shared: the same numbers, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from tests.arena.tiny_arenas import POST, PRE, carried_out, plan, results, smallest
+from tests.training.killing import KilledError, killed_at
+from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
+from unsmooth.arena.choosing import left_over
+from unsmooth.errors import UnsmoothError
+
+Lines = dict[tuple[str, str], Standing]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> Plan:
+    """`deepnorm` refuses pre-norm models."""
+    return plan("deescalate", "deepnorm", grid=["norm=pre,post"])
+
+
+@pytest.fixture(scope="module")
+def whole(wanted: Plan, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lines, list[str]]:
+    """The arena in one go."""
+    path = tmp_path_factory.mktemp("arena")
+    return path, *carried_out(wanted, path)
+
+
+def of(path: Path, file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "results" / file).read_text())
+    return found
+
+
+def test_every_entrant_is_trained_at_both_rates_and_scored_at_the_better(whole: tuple[Path, Lines, list[str]]) -> None:
+    path, lines, moved = whole
+    assert len(moved) == 5 * 4
+    for line in [one for one in lines.values() if not one.failures]:
+        place = line.entrant.place
+        by_rate = {rate: of(path, f"{place}/rate-{rate}.json")["evaluations"][-1]["accuracy"] for rate in (0.001, 0.01)}
+        assert line.choice is not None
+        assert line.choice.rate == (0.01 if by_rate[0.01] > by_rate[0.001] else 0.001)
+        assert line.choice.edge
+        seeds = [of(path, f"{place}/seed-{seed}.json") for seed in (0, 1)]
+        assert [run["config"]["optimiser"]["lr"] for run in seeds] == [line.choice.rate] * 2
+        assert line.score is not None
+        assert line.score.value == pytest.approx(fmean(run["evaluations"][-1]["accuracy"] for run in seeds))
+        assert [run["made"]["steps"] for run in seeds] == [3, 3]
+
+
+def test_similarity_is_that_of_the_scored_runs_at_start_and_end(whole: tuple[Path, Lines, list[str]]) -> None:
+    path, lines, _ = whole
+    line = lines[PRE, "deescalate"]
+    measured = [of(path, f"norm-pre/deescalate/seed-{seed}.json")["similarity"]["mean_cosine"] for seed in (0, 1)]
+    for curve, moment in ((line.start, 0), (line.end, -1)):
+        layers = [moments[moment]["layers"] for moments in measured]
+        assert [one.value for one in curve] == pytest.approx([fmean(seeds) for seeds in zip(*layers, strict=True)])
+    assert of(path, "norm-pre/deescalate/rate-0.001.json")["similarity"] == {}
+
+
+def test_a_remedy_that_a_model_refuses_is_told_with_the_reason(whole: tuple[Path, Lines, list[str]]) -> None:
+    _, lines, moved = whole
+    assert "norms before the branches" in lines[PRE, "deepnorm"].failures[0]
+    assert lines[PRE, "deepnorm"].failures[0].startswith("refused: ")
+    assert lines[POST, "deepnorm"].failures == ()
+    assert lines[POST, "deepnorm"].difference is not None
+    assert not any(name.startswith("norm-pre/deepnorm") for name in moved)
+
+
+def test_cost_is_told_beside_the_plain_model(whole: tuple[Path, Lines, list[str]]) -> None:
+    plain, remedied = (whole[1][PRE, remedy].timing for remedy in ("plain", "deescalate"))
+    assert plain is not None
+    assert remedied is not None
+    assert plain.ratio == 1.0
+    assert remedied.ratio > 0
+    assert remedied.memory is None  # on a CPU
+    assert math.isfinite(remedied.seconds)
+
+
+def test_what_is_done_is_not_done_again(wanted: Plan, whole: tuple[Path, Lines, list[str]]) -> None:
+    before = results(whole[0])
+    lines, moved = carried_out(wanted, whole[0])
+    assert moved == []
+    assert results(whole[0]) == before
+    assert lines == whole[1]
+    more = plan("deescalate", grid=["norm=pre"], seeds=3)
+    _, moved = carried_out(more, whole[0])
+    assert moved == ["norm-pre/plain/seed-2", "norm-pre/deescalate/seed-2"]
+
+
+def test_weights_are_kept_of_scored_runs_alone(whole: tuple[Path, Lines, list[str]]) -> None:
+    runs = whole[0] / "runs/norm-pre/deescalate"
+    assert (runs / "seed-0/final").is_dir()
+    assert not (runs / "rate-0.001/final").exists()
+    assert not any(runs.glob("*/checkpoints"))
+
+
+def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> None:
+    for other, said in (
+        (plan(grid=["norm=pre"], base=smallest(batch=4)), r"results of norm=pre with the settings of now .*\(batch\)"),
+        (plan(grid=["norm=pre"], budget=Budget.read("2steps")), "budget None, now 2steps"),
+        (plan(grid=["norm=pre"], probe=0.5), r"others for norm-pre/plain/rate-0.001 \(steps"),
+    ):
+        with pytest.raises(UnsmoothError, match=said):
+            carry_out_arena(other, ArenaFolder(whole[0]))
+
+
+def test_in_pieces_it_is_the_same(whole: tuple[Path, Lines, list[str]], tmp_path: Path) -> None:
+    part, folder = plan("deescalate", grid=["norm=pre"]), ArenaFolder(tmp_path)
+    carry_out_arena(part, folder, minutes=0.0)
+    assert len(left_over(part, folder, "")) == 2
+    carry_out_arena(part, folder, minutes=1e-3)
+    carry_out_arena(part, folder)
+    assert left_over(part, folder, "") == []
+    in_one_go = results(whole[0])
+    assert results(tmp_path) == {
+        name: value for name, value in in_one_go.items() if "norm-pre" in name and "seed-2" not in name
+    }
+
+
+def test_killed_anywhere_nothing_is_lost(tmp_path: Path) -> None:
+    small = plan(rates=(1e-3,), seeds=1)
+    with killed_at(0, tmp_path / "whole") as touched:
+        carry_out_arena(small, ArenaFolder(tmp_path / "whole"))
+    for number, share in enumerate((0.3, 0.7)):
+        folder = ArenaFolder(tmp_path / f"killed-{number}")
+        with suppress(KilledError), killed_at(round(share * len(touched)), folder.path):
+            carry_out_arena(small, folder)
+        done = {name for name in results(folder.path) if "seed-0" in name}
+        _, moved = carried_out(small, folder.path)
+        assert results(folder.path) == results(tmp_path / "whole")
+        assert not [name for name in moved if f"results/{name}.json" in done]
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    small, folder = plan(rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
+    other = Entrant("vit_cifar100", "deescalate")
+    (folder.runs / other.place).mkdir(parents=True)
+    script = (
+        "import sys, pathlib; from unsmooth.training.holding import held\n"
+        "with held(pathlib.Path(sys.argv[1]), 'x'): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(folder.runs / other.place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "held\n"
+        carry_out_arena(small, folder)
+        assert left_over(small, folder, "") == [other]
+        process.stdin.close()
+    carry_out_arena(small, folder)
+    assert left_over(small, folder, "") == []
+
+
+def test_a_rate_that_breaks_a_model_is_no_choice_and_one_that_always_breaks_is_a_failure(tmp_path: Path) -> None:
+    base = smallest(schedule__warmup=0, optimiser__clip=0.0)
+    lines, _ = carried_out(plan(base=base, rates=(1e-3, 1e30), seeds=1), tmp_path / "some")
+    choice = lines["vit_cifar100", "plain"].choice
+    assert choice is not None
+    assert (choice.rate, choice.lost, choice.scores[1e30]) == (1e-3, False, 0.25)
+    lines, moved = carried_out(plan(base=base, rates=(1e29, 1e30), seeds=2), tmp_path / "all")
+    lost = lines["vit_cifar100", "plain"]
+    assert not any("seed" in name for name in moved)
+    assert lost.done
+    assert lost.scores == {0: 0.25, 1: 0.25}  # guessing among four classes
+    assert lost.failures[0].startswith("no finite loss at any rate: loss not finite in step")
+
+
+def test_a_budget_of_time_is_settled_once_for_all_remedies(tmp_path: Path) -> None:
+    small = plan(rates=(1e-3,), seeds=1, budget=Budget.read("0.02s"))
+    folder = ArenaFolder(tmp_path)
+    carry_out_arena(small, folder)
+    settled = folder.model("vit_cifar100")
+    assert settled is not None
+    assert settled["steps"] == max(1, math.floor(0.02 / settled["seconds_of_a_step"]))
+    made = [of(tmp_path, f"vit_cifar100/{remedy}/seed-0.json")["made"]["steps"] for remedy in small.remedies]
+    assert made == [settled["steps"]] * 2
+
+
+def test_a_remedy_that_fails_is_told_and_tried_again_by_another_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, folder = plan(rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no kernel\nfor this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("unsmooth.arena.stopwatch.Stopwatch.beside", broken)
+        carry_out_arena(small, folder, call="first")
+    assert standings(small, folder).lines[1].failures == ("failed: RuntimeError: no kernel for this",)
+    carry_out_arena(small, folder, call="first")
+    assert not standings(small, folder).lines[1].done
+    carry_out_arena(small, folder, call="second")
+    assert standings(small, folder).lines[1].done
+    assert standings(small, folder).lines[1].failures == ()

@@ -1,0 +1,61 @@
+"""``unsmooth arena`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_train import SMALL
+from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED, run
+
+WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
+
+
+def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = [*WORDS, "--seeds", "1", "--out", str(tmp_path)]
+    assert run([*words, "--minutes", "0"]) == EXIT_NOT_FINISHED
+    assert "The same command goes on from there." in capsys.readouterr().err
+    # Two processes share what is left.
+    assert run([*words, "--processes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plain, tau, deepnorm = found["standings"]
+    assert (plain["done"], tau["done"], plain["rate"]) == (True, True, 1e-3)
+    assert tau["difference"]["value"] == pytest.approx(tau["scores"]["0"] - plain["scores"]["0"])
+    assert deepnorm["failures"][0].startswith("refused: ")
+    assert json.loads((tmp_path / "arena.json").read_text())["made"] == found["made"]
+    words.remove("--quiet")
+    assert run(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no difference shown" in said
+    assert "The data are made up" in said
+    if found["page"]:
+        assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["arena", "vit_cifar10o", "--remedies", "sharpen"], "Did you mean"),
+        (["arena", "vit_cifar100"], "Missing option '--remedies'"),
+        (["arena", "vit_cifar100", "--remedies", "sharpn"], "Did you mean 'sharpen'?"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--budget", "soon"], "Expected a budget of a run"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--rates", "1e-3,fast"], "Expected learning rates with"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--processes", "0"], "Expected --processes of 1 or more"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "-1"], "Expected --minutes of 0 or more"),
+        ([*WORDS, "--set", "patch=5"], "Expected image divisible by patch"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words) == EXIT_BAD_INPUT
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())

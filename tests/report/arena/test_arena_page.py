@@ -1,0 +1,77 @@
+"""An arena as a table and as a page, of runs that nobody trained."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.arena.tiny_arenas import made_up, plan
+from unsmooth.arena import ArenaFolder, Entrant, Standings, standings
+from unsmooth.report.arena import arena_plate, cells_of, heads_of, sentence_of, write_arena_report
+
+SCORES = {"plain": [0.50, 0.52, 0.51], "deescalate": [0.60, 0.63, 0.61], "sharpen": [0.40, 0.70, 0.55]}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Standings:
+    folder = ArenaFolder(tmp_path)
+    wanted = plan("deescalate", "sharpen", "deepnorm", seeds=3, grid=["norm=pre,post"])
+    made_up(folder, wanted, SCORES)
+    folder.write_trouble(Entrant("norm=pre", "deepnorm"), "refused", "no <b>norm</b> follows", "")
+    return standings(wanted, folder)
+
+
+def test_a_line_says_what_was_found(found: Standings) -> None:
+    told = dict(zip(heads_of(found), cells_of(found, found.lines[1]), strict=True))
+    assert told == {
+        "remedy": "deescalate",
+        "model": "norm=pre",
+        "rate": "0.01 (edge)",
+        "accuracy in % [95 %]": "61.3 [57.5, 65.1]",
+        "minus plain in points [95 %]": "10.3 [8.9, 11.8]",
+        "verdict": "better",
+        "cosine, start → end": "0.21 → 0.41",
+        "step time": "1.25×",
+        "memory": "3 MiB",
+        "failures": "none",
+    }
+    refused = dict(zip(heads_of(found), cells_of(found, found.lines[3]), strict=True))
+    assert (refused["verdict"], refused["failures"], refused["step time"]) == ("–", "refused", "–")
+    assert cells_of(found, found.lines[-1])[5] == "not finished"
+
+
+def test_the_sentence_counts(found: Standings) -> None:
+    assert sentence_of(found) == (
+        "Of 6 remedied models, better than plain: deescalate (norm=pre), deescalate (norm=post); worse than plain: "
+        "none; no difference shown for 2; 2 without a comparison."
+    )
+
+
+def test_the_page_is_one_file_with_all_of_it(found: Standings, tmp_path: Path) -> None:
+    pytest.importorskip("altair", reason="the report extra is not installed")
+    page = write_arena_report(found, tmp_path)
+    assert page is not None
+    text = page.read_text(encoding="utf-8")
+    assert "default-src &#39;none&#39;" in text
+    assert "<script" not in text
+    assert "no &lt;b&gt;norm&lt;/b&gt; follows" in text
+    assert "Of 4 comparisons of models that do not differ, about 0.2 would be called different." in text
+    with (tmp_path / "arena.csv").open(encoding="utf-8") as file:
+        drawn = {(row["panel"], row["series"], row["x"]): float(row["y"]) for row in csv.DictReader(file)}
+    assert drawn["mean cosine at the end, norm=post", "sharpen", "1"] == pytest.approx(0.41)
+    assert drawn["difference to plain, norm=pre", "minus plain", "deescalate"] == pytest.approx(31 / 3)
+
+
+def test_curves_share_a_picture_with_as_many_as_there_are_colours(tmp_path: Path) -> None:
+    names = [f"deescalate(tau=0.{digit})" for digit in range(1, 9)]
+    wanted, folder = plan(*names, seeds=2), ArenaFolder(tmp_path)
+    made_up(folder, wanted, {name: [0.5, 0.6] for name in ("plain", *names)})
+    panels = [panel for panel in arena_plate(standings(wanted, folder)).figure.panels if "at the end" in panel.title]
+    assert [len(panel.series) for panel in panels] == [7, 3]
+    assert all(panel.series[0].name == "plain" for panel in panels)
+
+
+def test_nothing_is_drawn_before_the_first_run(tmp_path: Path) -> None:
+    assert write_arena_report(standings(plan(), ArenaFolder(tmp_path)), tmp_path) is None
