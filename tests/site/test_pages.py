@@ -10,14 +10,25 @@ import pytest
 pytest.importorskip("latex2mathml")
 pytest.importorskip("mkdocs")
 
-from benchmarks.site import claim_pages, host_pages, metric_pages, preset_pages, recipe_pages, remedy_pages
+from benchmarks.site import (
+    claim_pages,
+    host_pages,
+    loss_pages,
+    metric_pages,
+    posthoc_pages,
+    preset_pages,
+    recipe_pages,
+    remedy_pages,
+)
 from benchmarks.site.docstrings import formula, to_markdown
 from benchmarks.site.links import ROOT, rewritten
 from benchmarks.site.pictures import PATHS, moves
 
 from unsmooth.evidence import CLAIMS
 from unsmooth.functional import METRICS
+from unsmooth.losses import LOSSES
 from unsmooth.models import HOSTS
+from unsmooth.posthoc import ESTIMATORS
 from unsmooth.presets import PRESETS
 from unsmooth.remedies import names
 from unsmooth.training import RECIPES
@@ -29,6 +40,8 @@ from unsmooth.training import RECIPES
         (host_pages.host_pages, HOSTS),
         (preset_pages.preset_pages, PRESETS),
         (remedy_pages.remedy_pages, names()),
+        (loss_pages.loss_pages, LOSSES),
+        (posthoc_pages.posthoc_pages, ESTIMATORS),
         (recipe_pages.recipe_pages, RECIPES),
         (claim_pages.claim_pages, CLAIMS),
     ],
@@ -99,11 +112,12 @@ def test_docstrings_become_markdown() -> None:
 
 
 def test_a_formula_has_no_command_left_over() -> None:
-    for metric in METRICS.values():
-        written = re.sub(r"<annotation.*?</annotation>", "", to_markdown(metric.function.__doc__ or ""))
+    texts = {one.name: one.function.__doc__ for one in (*METRICS.values(), *LOSSES.values())}
+    for name, text in (texts | {name: kind.__doc__ for name, kind in ESTIMATORS.items()}).items():
+        written = re.sub(r"<annotation.*?</annotation>", "", to_markdown(text or ""))
         maths = re.findall(r"<math.*?</math>", written)
-        assert maths, metric.name
-        assert not [one for one in maths if "\\" in one], metric.name
+        assert maths, name
+        assert not [one for one in maths if "\\" in one], name
     assert "&#x00023;" in formula(r"\#") or "#" in formula(r"\#")
 
 

@@ -31,7 +31,10 @@ def _weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     return load_file(folder.final / "model.safetensors")
 
 
-@pytest.mark.parametrize("more", [{}, {"micro_batch": 25}, {"ema": 0.9}])
+LOSSES = ("cosine", "cosine(absolute=True)", "layer_contrast(weight=0.1)", "laplacian", "dispersion(layer=1)")
+
+
+@pytest.mark.parametrize("more", [{}, {"micro_batch": 25}, {"ema": 0.9}, {"losses": LOSSES}])
 def test_captured_equals_uncaptured(tmp_path: Path, more: dict[str, object]) -> None:
     losses = {}
     for graph in ("on", "off"):
