@@ -111,6 +111,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"dc": 0.2, "hc": 0.4, "variant": "official"}),
         "fixed": Setting({"dc": 0.2, "hc": 0.4, "learn": "no"}),
     },
+    "laplacian": {
+        "the first half": Setting(),
+        "the last head": Setting({"heads": [-1]}),
+    },
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "layerscale": {"γ by depth": Setting()},
     "gfsa": {
