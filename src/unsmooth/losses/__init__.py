@@ -4,6 +4,7 @@ Each is a function of hidden states (batch, tokens, dim) and a boolean mask that
 """
 
 from unsmooth.losses._loss import LOSSES, Loss, LossTerm, loss, parse_loss
+from unsmooth.losses.controlled import ControlledSpectrum, control_spectrum
 from unsmooth.losses.cosine import cosine
 from unsmooth.losses.dispersion import dispersion
 from unsmooth.losses.duorec import duorec
@@ -14,8 +15,10 @@ from unsmooth.losses.spectrum import spectrum
 
 __all__ = [
     "LOSSES",
+    "ControlledSpectrum",
     "Loss",
     "LossTerm",
+    "control_spectrum",
     "cosine",
     "dispersion",
     "duorec",

@@ -37,8 +37,8 @@ def spectrum(
               t_k = e^{-\rho (k-1)^\gamma} \;\text{or}\; k^{-\rho}
 
     In the paper a word embedding is trained as UΣVᵀ, with penalties that keep U and V orthogonal and Σ near the decay;
-    here the weight stays as it is, and its singular values are asked for. A weight is handed in as a matrix, such as
-    ``spectrum(model.get_input_embeddings().weight)``.
+    here the weight stays as it is, and its singular values are asked for. `control_spectrum` fixes them instead. A weight
+    is handed in as a matrix, such as ``spectrum(model.get_input_embeddings().weight)``.
 
     Args:
         hidden_BND: A matrix (rows, dim), or hidden states (batch, tokens, dim), each sequence a matrix.
@@ -58,17 +58,9 @@ def spectrum(
         >>> spectrum(x, rate=0.0)  # (0 + (1/2 - 1)²) / 2
         tensor(0.1250)
     """
-    if rate < 0:
-        raise expected("rate of at least 0", rate, "rate=0.01")
     tokens = states(hidden_BND, mask_BN, at_least=1)
     values_BK, there_BK = tokens.singular_values_BK, tokens.has_singular_value_BK
-    places_K = torch.arange(values_BK.shape[-1], dtype=values_BK.dtype, device=values_BK.device)
-    if decay == "exponential":
-        target_K = torch.exp(-rate * places_K.pow(positive("power", power)))
-    elif decay == "polynomial":
-        target_K = (1.0 + places_K).pow(-rate)
-    else:
-        raise unknown_name("decay", decay, DECAYS)
+    target_K = decay_of(values_BK.shape[-1], decay, rate, power).to(values_BK.device)
     if scale is None:
         largest_B1 = values_BK[:, :1].detach()
         values_BK = values_BK / torch.where(largest_B1 > 0, largest_B1, 1.0)
@@ -77,3 +69,19 @@ def spectrum(
     squares_BK = torch.where(there_BK, (values_BK - target_K).square(), 0.0)
     values_B = squares_BK.sum(dim=-1) / there_BK.sum(dim=-1).clamp_min(1)
     return mean_where(values_B.to(tokens.dtype), tokens.count_B > 0)
+
+
+def decay_of(count: int, decay: str, rate: float, power: float) -> Tensor:
+    """T (count,), float64, from 1 down.
+
+    >>> decay_of(3, "polynomial", 1.0, 1.0)
+    tensor([1.0000, 0.5000, 0.3333], dtype=torch.float64)
+    """
+    if rate < 0:
+        raise expected("rate of at least 0", rate, "rate=0.01")
+    places_K = torch.arange(count, dtype=torch.float64)
+    if decay == "exponential":
+        return torch.exp(-rate * places_K.pow(positive("power", power)))
+    if decay == "polynomial":
+        return (1.0 + places_K).pow(-rate)
+    raise unknown_name("decay", decay, DECAYS)
