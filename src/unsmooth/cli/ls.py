@@ -1,4 +1,4 @@
-"""``unsmooth ls metrics|presets|models|remedies|losses|recipes|claims|studies|plugins``: what there is, defined."""
+"""``unsmooth ls metrics|presets|models|remedies|losses|posthoc|recipes|claims|studies|plugins``: what there is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from unsmooth.cli.ls_losses import loss_entries, print_losses
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
+from unsmooth.cli.ls_posthoc import estimator_entries, print_estimators
 from unsmooth.cli.ls_presets import preset_entries, print_presets
 from unsmooth.errors import unknown_name
 
@@ -33,19 +34,21 @@ def ls(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="metrics|presets|models|remedies|losses|recipes|claims|studies|plugins", help="What to list."
+            metavar="metrics|presets|models|remedies|losses|posthoc|recipes|claims|studies|plugins",
+            help="What to list.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
-    """List the metrics, presets, models, remedies, losses, recipes, claims, studies or plugins that unsmooth knows."""
+    """List what unsmooth knows, with definitions, papers and options."""
     kinds = {
         "metrics": (metric_entries, print_metrics),
         "presets": (preset_entries, print_presets),
         "models": (model_entries, print_models),
         "remedies": (remedy_entries, print_remedies),
         "losses": (loss_entries, print_losses),
+        "posthoc": (estimator_entries, print_estimators),
         "recipes": (recipe_entries, print_recipes),
         "claims": (claim_entries, print_claims),
         "studies": (study_entries, print_studies),

@@ -37,8 +37,8 @@ def spectrum(
               t_k = e^{-\rho (k-1)^\gamma} \;\text{or}\; k^{-\rho}
 
     In the paper a word embedding is trained as UΣVᵀ, with penalties that keep U and V orthogonal and Σ near the decay;
-    here the weight stays as it is, and its singular values are asked for. `control_spectrum` fixes them instead. A weight
-    is handed in as a matrix, such as ``spectrum(model.get_input_embeddings().weight)``.
+    here the weight stays as it is, and its singular values are asked for. `control_spectrum` fixes them instead. A
+    weight is handed in as a matrix, such as ``spectrum(model.get_input_embeddings().weight)``.
 
     Args:
         hidden_BND: A matrix (rows, dim), or hidden states (batch, tokens, dim), each sequence a matrix.
