@@ -24,16 +24,17 @@ from unsmooth.models import find_anatomy
 
 RANKS = 2
 HOSTS = ("bert", "gpt2")
+OWN = ("own_encoder_peri", "own_decoder_relative")
 DDP, FSDP2 = "a DDP step", "an FSDP2 step"
 
 
-def distributed_cases() -> list[Case]:
-    """Every setting of every remedy on an encoder and a decoder, where these can have it."""
+def distributed_cases(own: bool = True) -> list[Case]:
+    """Every setting of every remedy on an encoder and a decoder, the first ones on two of our own, where possible."""
     return [
         Case(remedy, variant, BY_NAME[host])
         for remedy, settings in SETTINGS.items()
-        for variant, setting in settings.items()
-        for host in HOSTS
+        for place, (variant, setting) in enumerate(settings.items())
+        for host in (*HOSTS, *(OWN if own and place == 0 else ()))
         if host not in setting.refused_by
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +42,9 @@ class Positions(nn.Module):
             self.register_buffer("table", sinusoids(torch.arange(config.length), config.dim), persistent=False)
         if self.style == "scaled_sinusoidal":
             # As in FLASH (Hua et al. 2022, arXiv 2202.10447) and Crammed BERT (Geiping & Goldstein, arXiv 2212.14034).
-            self.scale = nn.Parameter(torch.tensor(config.dim**-0.5))
+            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
+            self.scale = nn.Parameter(torch.full((1,), config.dim**-0.5))
+            self.register_load_state_dict_pre_hook(_as_vector)  # type: ignore[no-untyped-call]
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Tokens with their places."""
@@ -49,6 +53,12 @@ class Positions(nn.Module):
             raise expected(f"at most {self.length} tokens", tokens, f"a network with length={tokens}, or shorter texts")
         table_ND = self.table[:tokens].to(x_BND.dtype)
         return x_BND + (table_ND * self.scale if self.style == "scaled_sinusoidal" else table_ND)
+
+
+def _as_vector(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Checkpoints of earlier versions have the scale as a scalar."""
+    if f"{prefix}scale" in state:
+        state[f"{prefix}scale"] = state[f"{prefix}scale"].reshape(1)
 
 
 class TextNetwork(nn.Module):

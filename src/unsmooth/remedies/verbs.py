@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
-from torch.distributed.tensor import DTensor
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.models.block_parts import linear_weights, part
-from unsmooth.models.watch import is_compiled
-from unsmooth.remedies.base import Edit, option_defaults
+from unsmooth.errors import expected
+from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import add_edit, drop_edit, remedies_of
+from unsmooth.remedies.checking import (
+    check_plain,
+    check_sites,
+    check_whole,
+    check_windows,
+    checked_options,
+    edits_at,
+)
 from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
-from unsmooth.remedies.routing import why_not_mixable
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.stack import Stack, find_changeable, find_remedied
 
@@ -84,16 +86,16 @@ def apply(
         []
     """
     kind = find_remedy(name)
-    options = _checked_options(kind, options)
+    options = checked_options(kind, options)
     if isinstance(model, nn.Module):
-        _check_plain(model)
+        check_plain(model)
     stacks = find_changeable(model, blocks, stack)
     chosen = [(one, one.sites[index]) for one in stacks for index in choose_layers(layers, len(one.sites))]
-    _check_sites(kind, [site for _, site in chosen], options, allow_leak)
+    check_sites(kind, [site for _, site in chosen], options, allow_leak)
     # Building an edit checks its options and touches nothing.
     edits = [kind(site, **options) for _, site in chosen]
     for (_, site), edit in zip(chosen, edits, strict=True):
-        _check_windows(site, edit)
+        check_windows(site, edit)
     order, text = 1 + _last_order(model), new_mark()
     try:
         for (one, site), edit in zip(chosen, edits, strict=True):
@@ -107,7 +109,7 @@ def apply(
             mark(site.block, f"{text} {_constants(edit)}")
     except BaseException:
         for one, site in reversed(chosen):
-            if kind.name in _edits(site):
+            if kind.name in edits_at(site):
                 _take_out(site, kind.name, one, _remove)
         raise
     finally:
@@ -123,6 +125,7 @@ def undo(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     is the same to the bit. Weights that were trained and that no remedy replaced stay as trained.
     """
     stacks = find_remedied(model, blocks, stack)
+    check_whole(model)
     for one, site, name in reversed(_everything(stacks)):
         _take_out(site, name, one, _remove)
     for one in stacks:
@@ -143,15 +146,16 @@ def fold(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     found = _everything(stacks)
     if not found:
         raise expected("a model with remedies applied", "a plain one", "unsmooth.apply(model, name) first")
+    check_whole(model)
     for _, site, name in found:
-        reason = _edits(site)[name].why_not_foldable()
+        reason = edits_at(site)[name].why_not_foldable()
         if reason is not None:
             raise expected(
                 "remedies that fold into weights",
                 f"{name} in block {site.path!r}, which does not: {reason}",
                 "unsmooth.remedies.save(model, folder), which keeps remedies beside the weights",
             )
-    for one, site, name in sorted(found, key=lambda entry: _edits(entry[1])[entry[2]].fold_order):
+    for one, site, name in sorted(found, key=lambda entry: edits_at(entry[1])[entry[2]].fold_order):
         _take_out(site, name, one, lambda edit, site: edit.fold(site))
     for one in stacks:
         one.hook()
@@ -162,7 +166,7 @@ def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = 
     """The remedies a model has, in the order they were applied, for each of its stacks."""
     by_order: dict[tuple[int, str], list[tuple[Site, Edit]]] = {}
     for one, site, name in _everything(find_remedied(model, blocks, stack)):
-        edit = _edits(site)[name]
+        edit = edits_at(site)[name]
         by_order.setdefault((edit.order, one.name), []).append((site, edit))
     return [
         Applied(
@@ -174,81 +178,6 @@ def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = 
         )
         for (_, name), found in by_order.items()
     ]
-
-
-def _checked_options(kind: type[Edit], options: Mapping[str, Any]) -> dict[str, Any]:
-    known = option_defaults(kind)
-    for option in options:
-        if option not in known:
-            if not known:
-                raise expected(f"no options for {kind.name}", repr(option), f"unsmooth.apply(model, {kind.name!r})")
-            raise unknown_name(f"option of {kind.name}", option, known)
-    missing = [name for name, default in known.items() if default is inspect.Parameter.empty and name not in options]
-    if missing:
-        raise expected(f"the options {', '.join(missing)} of {kind.name}", "none", f"{missing[0]}=…")
-    return {**known, **options}
-
-
-def _check_plain(model: nn.Module) -> None:
-    for module in model.modules():
-        kind = type(module).__name__
-        if is_compiled(module):
-            what = "a compiled one, which ignores what is changed after"
-            raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
-        if kind in ("DistributedDataParallel", "FullyShardedDataParallel"):
-            raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise expected("whole weights", "sharded ones", "unsmooth.apply before fully_shard")
-
-
-def _check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
-    for site in sites:
-        if kind.name in _edits(site):
-            again = f"{kind.name} in block {site.path!r} already"
-            raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
-        _check_weights(site)
-        reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
-        if reason is not None:
-            raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
-    if not kind.leaks(options) or not any(site.causal for site in sites):
-        return
-    if not allow_leak:
-        raise expected(
-            f"a remedy with a causal form for a decoder ({sites[0].host.name})",
-            f"{kind.name} with options that let a token see later ones",
-            "its default options, or allow_leak=True if that is what you want",
-        )
-    warnings.warn(
-        f"{kind.name} lets tokens of a causal model see later ones: outputs leak the future.", UserWarning, stacklevel=3
-    )
-
-
-def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
-    """Attention is mixed by one edit only: what one does to a map, another need not leave it there to do."""
-    if kind.on_mixing is Edit.on_mixing:
-        return None
-    other = next((name for name, edit in _edits(site).items() if "on_mixing" in edit.places()), None)
-    if other is not None:
-        return f"{other} already does the mixing of its attention"
-    return why_not_mixable(part(site.block, site.wiring.attention))
-
-
-def _check_windows(site: Site, edit: Edit) -> None:
-    """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up."""
-    inside = [place for place in edit.places() if place in ("on_values", "on_mixing", "on_heads")]
-    if site.wiring.windowed and inside and edit.causal != "unchanged":
-        raise UnsmoothError(
-            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "
-            "attention mixes, which are those of one window, shifted and filled up, and not those of the image."
-        )
-
-
-def _check_weights(site: Site) -> None:
-    """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
-    if site.host.value_projection is not None:
-        site.host.value_projection(site.block)
-    for path in site.wiring.mlp:
-        linear_weights(site.block, path)
 
 
 def _put_in(site: Site, edit: Edit, stack: Stack) -> None:
@@ -286,16 +215,11 @@ def _remove(edit: Edit, site: Site) -> None:
 
 def _everything(stacks: list[Stack]) -> list[tuple[Stack, Site, str]]:
     """Every remedy in every site, in the order applied."""
-    found = [(stack, site, name) for stack in stacks for site in stack.sites for name in _edits(site)]
-    return sorted(found, key=lambda entry: _edits(entry[1])[entry[2]].order)
+    found = [(stack, site, name) for stack in stacks for site in stack.sites for name in edits_at(site)]
+    return sorted(found, key=lambda entry: edits_at(entry[1])[entry[2]].order)
 
 
 def _last_order(model: nn.Module) -> int:
     """Of what was applied last, in whatever part of the model."""
     homes = (remedies_of(module) for module in model.modules())
     return max((edit.order for home in homes if home is not None for edit in home.edits().values()), default=-1)
-
-
-def _edits(site: Site) -> Mapping[str, Edit]:
-    home = remedies_of(site.block)
-    return {} if home is None else home.edits()

@@ -196,6 +196,8 @@ class Reparametrised(ExactBuffers):
     def weight(self) -> Tensor:
         """(γ/σ)W, in which gradients flow into both, also by way of σ."""
         raw = self.place.raw()
+        if isinstance(raw, DTensor):  # FSDP2 looks for its shard; where the weight is used it has gathered it
+            return raw
         # Copies: another pass may step before the gradient of this one is due.
         ends = (self.left.clone(), self.right.clone()) if self.training else self._ahead(raw.detach())
         size = self._size(raw, *ends)

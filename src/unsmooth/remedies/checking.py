@@ -1,0 +1,118 @@
+"""Everything that `apply`, `undo` and `fold` refuse, before anything is touched."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.models.block_parts import linear_weights, part
+from unsmooth.models.watch import is_compiled
+from unsmooth.remedies.base import Edit, option_defaults
+from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.routing import why_not_mixable
+from unsmooth.remedies.site import Site
+
+
+def edits_at(site: Site) -> Mapping[str, Edit]:
+    """The edits that a block has, by the name of their remedy."""
+    home = remedies_of(site.block)
+    return {} if home is None else home.edits()
+
+
+def checked_options(kind: type[Edit], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a remedy with its defaults; refuses those that it does not have, or that are missing."""
+    known = option_defaults(kind)
+    for option in options:
+        if option not in known:
+            if not known:
+                raise expected(f"no options for {kind.name}", repr(option), f"unsmooth.apply(model, {kind.name!r})")
+            raise unknown_name(f"option of {kind.name}", option, known)
+    missing = [name for name, default in known.items() if default is inspect.Parameter.empty and name not in options]
+    if missing:
+        raise expected(f"the options {', '.join(missing)} of {kind.name}", "none", f"{missing[0]}=…")
+    return {**known, **options}
+
+
+def check_plain(model: nn.Module) -> None:
+    """Refuse a model that a remedy comes too late for: compiled, wrapped or sharded."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if is_compiled(module):
+            what = "a compiled one, which ignores what is changed after"
+            raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
+        if kind in ("DistributedDataParallel", "FullyShardedDataParallel"):
+            raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
+    if _is_sharded(model):
+        raise expected("whole weights", "sharded ones", "unsmooth.apply before fully_shard")
+
+
+def check_whole(model: nn.Module) -> None:
+    """Refuse to take remedies out of a sharded model: FSDP knows no parameters that come or go later."""
+    if _is_sharded(model):
+        raise expected(
+            "whole weights",
+            "sharded ones",
+            "a model that is not sharded, with the same remedies, which loads torch's get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)) of this one",
+        )
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
+    """Refuse blocks that cannot have a remedy, and leaks that nobody has allowed."""
+    for site in sites:
+        if kind.name in edits_at(site):
+            again = f"{kind.name} in block {site.path!r} already"
+            raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
+        _check_weights(site)
+        reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
+        if reason is not None:
+            raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
+    if not kind.leaks(options) or not any(site.causal for site in sites):
+        return
+    if not allow_leak:
+        raise expected(
+            f"a remedy with a causal form for a decoder ({sites[0].host.name})",
+            f"{kind.name} with options that let a token see later ones",
+            "its default options, or allow_leak=True if that is what you want",
+        )
+    warnings.warn(
+        f"{kind.name} lets tokens of a causal model see later ones: outputs leak the future.", UserWarning, stacklevel=3
+    )
+
+
+def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
+    """Attention is mixed by one edit only: what one does to a map, another need not leave it there to do."""
+    if kind.on_mixing is Edit.on_mixing:
+        return None
+    other = next((name for name, edit in edits_at(site).items() if "on_mixing" in edit.places()), None)
+    if other is not None:
+        return f"{other} already does the mixing of its attention"
+    return why_not_mixable(part(site.block, site.wiring.attention))
+
+
+def check_windows(site: Site, edit: Edit) -> None:
+    """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up."""
+    inside = [place for place in edit.places() if place in ("on_values", "on_mixing", "on_heads")]
+    if site.wiring.windowed and inside and edit.causal != "unchanged":
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "
+            "attention mixes, which are those of one window, shifted and filled up, and not those of the image."
+        )
+
+
+def _check_weights(site: Site) -> None:
+    """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
+    if site.host.value_projection is not None:
+        site.host.value_projection(site.block)
+    for path in site.wiring.mlp:
+        linear_weights(site.block, path)
