@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
-	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-page docs
+	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-page arena docs
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -30,6 +30,7 @@ help:
 	@echo "make evidence all claims at the smallest scale, timed (two minutes)"
 	@echo "make evidence-models  the two claims about trained models, on eleven of them (an hour)"
 	@echo "make evidence-page  docs/evidence and the ledger of README.md from evidence/"
+	@echo "make arena    seventeen remedies on ViT-Ti and CIFAR-100 at equal budget -> docs/arena (25 minutes of an H200)"
 	@echo "make docs     the site, with a page for every metric, model, remedy, recipe and claim -> build/site"
 	@echo "make rivals   answers and cost beside other tools, in environments of their own -> docs/rivals (hours)"
 	@echo "make features the feature table from benchmarks/features.json -> docs/features.md"
@@ -126,6 +127,9 @@ evidence-models: $(VENV)/minilm
 
 evidence-page: $(VENV)/installed
 	$(BIN)/python -m benchmarks.evidence_page
+
+arena: $(VENV)/installed
+	$(BIN)/python -m benchmarks.arena_cifar100
 
 # Notebooks are run for it, so a page that cannot be made is a failure. No network is needed.
 docs: $(VENV)/installed

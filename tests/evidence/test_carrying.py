@@ -13,7 +13,9 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
+from unsmooth.evidence.keeping import differing_settings
 from unsmooth.training import Config, override, recipe
+from unsmooth.training.plain import to_plain
 
 SMALLEST = {
     "data.name": "synthetic",
@@ -133,6 +135,13 @@ def test_results_of_other_settings_are_refused(whole: tuple[Bench, list[Trained]
         carry_out_study(Smallest(lr=0.5), whole[0], seeds=(0,))
     with pytest.raises(UnsmoothError, match="Expected a variant of smallest but got 'smooth'"):
         carry_out_study(Smallest(), whole[0], variants=["smooth"])
+
+
+def test_a_setting_that_is_younger_than_a_result_had_its_default_then() -> None:
+    config = override(recipe("vit_cifar100"), SMALLEST)
+    older = {name: value for name, value in to_plain(config).items() if name != "losses"}
+    assert differing_settings(older, config) == []
+    assert differing_settings(older, replace(config, losses=("cosine(weight=0.1)",))) == ["losses"]
 
 
 def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(

@@ -26,15 +26,17 @@ class ArenaFolder:
     OUT/runs/MODEL/REMEDY/seed-0/              the run itself
 
     Args:
-        path: OUT.
+        path: OUT. All that is needed to go on, but for runs that are under way.
+        apart: Folder of the runs where it is not in OUT: they are large.
     """
 
     path: Path
+    apart: Path | None = None
 
     @property
     def runs(self) -> Path:
-        """Of training runs; large."""
-        return self.path / "runs"
+        """Of training runs."""
+        return self.apart or self.path / "runs"
 
     def results(self, entrant: Entrant) -> Path:
         """Of one entrant."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +12,7 @@ from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Plan
 from unsmooth.arena.working import carry_out_arena, settle_models
 from unsmooth.errors import UnsmoothError
+from unsmooth.training import Progress
 from unsmooth.training.driving import Tell
 
 Telling = Callable[[], AbstractContextManager[Tell]]
@@ -40,7 +42,7 @@ def share_out(
     context = multiprocessing.get_context("spawn")
     said: Any = context.SimpleQueue()
     wanted = [(plan, folder, number, processes, minutes, telling, call, said) for number in range(processes)]
-    started = [context.Process(target=_work, args=one, daemon=True) for one in wanted]
+    started = [context.Process(target=_work, args=one) for one in wanted]
     try:
         for process in started:
             process.start()
@@ -67,9 +69,16 @@ def _work(
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    parent = os.getppid()
     try:
         with telling() as tell:
-            carry_out_arena(plan, folder, minutes=minutes, tell=tell, call=call, worker=number, workers=processes)
+
+            def told(progress: Progress) -> None:
+                if os.getppid() != parent:
+                    raise KeyboardInterrupt  # whoever started this is gone
+                tell(progress)
+
+            carry_out_arena(plan, folder, minutes=minutes, tell=told, call=call, worker=number, workers=processes)
     except KeyboardInterrupt:
         pass  # whoever started this says so
     except Exception as error:

@@ -56,7 +56,13 @@ def arena(
     minutes: Annotated[
         float | None, typer.Option(help="Stop training after so many; the same command goes on from there.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the arena; default arena/RECIPE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of results; default runs/arena/RECIPE.")
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of training runs, which are large; default in --out."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
     debug: Debug = False,
@@ -72,7 +78,7 @@ def arena(
         raise expected("--processes of 1 or more", processes, "--processes 4")
     if minutes is not None and minutes < 0:
         raise expected("--minutes of 0 or more", minutes, "--minutes 10")
-    folder = ArenaFolder(out or Path("arena") / recipe)
+    folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
     check_writable(folder.path)
     call = secrets.token_hex(8)
     try:

@@ -11,7 +11,7 @@ from unsmooth.evidence.provenance import made
 from unsmooth.evidence.study import Trained
 from unsmooth.training import Config, RunFolder, TrainedRun, read_run
 from unsmooth.training.driving import AT_ONCE
-from unsmooth.training.plain import to_plain
+from unsmooth.training.plain import from_plain, to_plain
 
 DIGITS = 6
 
@@ -67,7 +67,8 @@ def rounded(value: Any) -> Any:
 
 def differing_settings(plain: Mapping[str, Any], config: Config) -> list[str]:
     """Which of the settings that decide the numbers of a run are otherwise in `plain` data than in `config`."""
-    wanted, found = _settings(to_plain(config)), _settings(plain)
+    # Settings that are younger than what was kept had their default then.
+    wanted, found = (_settings(to_plain(one)) for one in (config, from_plain(Config, plain)))
     return [key for key in wanted if wanted[key] != found.get(key)]
 
 

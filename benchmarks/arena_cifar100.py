@@ -1,0 +1,143 @@
+"""Seventeen remedies on ViT-Ti, patch 4, CIFAR-100: 12 and 24 layers, pre- and post-norm, three seeds, on one H200.
+
+python -m benchmarks.arena_cifar100                    # all of it -> benchmarks/results/arena_cifar100, docs/arena
+python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 while something is left
+python -m benchmarks.arena_cifar100 --out DIR --runs DIR --quiet    # words beside --out go to `unsmooth arena`
+
+What it takes, before it was run:
+
+    entrants    plain and 14 remedies on every model; peri_norm on pre-norm, b2t and deepnorm on post-norm alone, the
+                other model refuses them: (1 + 14 + 1) + (1 + 14 + 2) = 33 at each of two depths
+    steps       900 for each of 3 seeds, a third of that for each of 3 rates: 900 x (3 + 3 / 3) = 3,600 an entrant
+    a step      about 2.4 ms of the GPU at 12 layers and 4.8 ms at 24, in batches of 96, where many runs share it
+    training    33 x 3,600 x (2.4 + 4.8) ms = 855 s
+    the rest    33 x 2 x 6 = 396 runs that are built, captured, evaluated and written: about 1.5 s of the GPU's time
+                each where they share it (depth_seeds: 1 to 3 s), 594 s
+    together    about 24 minutes; 17 if a step takes the 1.3 ms that 12 runs side by side took in the study `steering`
+
+Compiling takes tens of seconds for each of 66 entrants and keeps a processor busy, not the GPU: eight processes on 16
+processors have about eight of them each, some four minutes, while the others train. Each has three runs side by side.
+
+Two epochs are a short training, which asks how quickly a model learns at all: nothing to overfit, so no stochastic
+depth, RandAugment, mixup, cutmix or smoothing. The grid of rates reaches from what deep post-norm models bear to what
+pre-norm ones like, in steps of four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence_page import table
+from unsmooth.cli.app import run
+from unsmooth.files import write_whole
+
+RESULTS = Path(__file__).parent / "results" / "arena_cifar100"
+DOCS = Path(__file__).parent.parent / "docs" / "arena"
+
+REMEDIES = (
+    *("deescalate", "sharpen", "smooth", "contranorm", "attnscale", "featscale", "neutreno", "gfsa", "centred"),
+    *("layerscale", "residual_scaling", "rezero", "value_residual", "sigma_reparam"),
+    *("peri_norm", "b2t", "deepnorm"),
+)
+SETTINGS = {
+    "patch": "4",
+    "network.drop_path": "0",
+    "augment.rand": "",
+    "augment.mixup": "0",
+    "augment.cutmix": "0",
+    "augment.smoothing": "0",
+}
+GRID = ("depth=12,24", "norm=pre,post")
+TEXT = """# Arena: which remedy helps, at equal budget
+
+ViT-Ti with patches of four pixels on CIFAR-100, 12 and 24 layers, pre- and post-norm. Every run makes 900 steps of 96
+images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}, chosen by shorter runs of a
+seed that is never scored. A difference is paired by seed with the plain model; a verdict needs its whole 95 % interval
+on one side of 0. This is how quickly models begin to learn, not how well they end. [The page](arena.html) has
+similarity by layer, memory and reasons of failures; `benchmarks/arena_cifar100.py` has the command.
+
+{table}
+
+{hardware}, {minutes:g} GPU minutes, commit {commits}.
+"""
+
+
+def words(out: Path, more: Sequence[str] = ()) -> list[str]:
+    """What is given to `unsmooth`; of an option that is given twice the last one counts."""
+    return [
+        *("arena", "vit_cifar100", "--data", "data/cifar100", "--remedies", ",".join(REMEDIES)),
+        *(word for axis in GRID for word in ("--grid", axis)),
+        *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
+        *("--rates", "1e-4,4e-4,1.6e-3", "--seeds", "3", "--budget", "900steps", "--probe", "0.3333"),
+        *("--processes", "8", "--out", str(out), "--runs", "runs/arena_cifar100", *more),
+    ]
+
+
+def publish(out: Path, docs: Path) -> None:
+    """The page and its figure, and a page of documentation that leads there."""
+    for name in ("arena.html", "arena.svg"):
+        write_whole(docs / name, (out / name).read_bytes())
+    found = json.loads((out / "arena.json").read_text(encoding="utf-8"))
+    rows = [_row(line) for line in found["standings"]]
+    heads = [
+        "model",
+        "remedy",
+        "rate",
+        "accuracy in % [95 %]",
+        "minus plain [95 %]",
+        "verdict",
+        "step time",
+        "failures",
+    ]
+    text = TEXT.format(
+        table=table(heads, rows),
+        seeds=len(found["seeds"]),
+        rates=", ".join(f"{rate:g}" for rate in found["rates"]),
+        hardware=", ".join(found["made"]["hardware"]),
+        minutes=found["made"]["gpu_minutes"],
+        commits=", ".join(found["made"]["commits"]) or "unknown",
+    )
+    write_whole(docs / "README.md", text)
+
+
+def _row(line: dict[str, Any]) -> list[str]:
+    ratio, rate = line["step_time_over_plain"], line["rate"]
+    return [
+        line["model"],
+        f"`{line['remedy']}`",
+        "–" if rate is None else f"{rate:g}{' (edge)' if line['rate_at_edge'] else ''}",
+        _points(line["score"]),
+        _points(line["difference"]),
+        line["verdict"] or "–",
+        "–" if ratio is None else f"{ratio:.2f}×",
+        "; ".join(failure.partition(":")[0] for failure in line["failures"]) or "none",
+    ]
+
+
+def _points(interval: dict[str, Any] | None) -> str:
+    if interval is None:
+        return "–"
+    ends = [interval["low"], interval["high"]]
+    told = f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if None not in ends else ""
+    return f"{100 * interval['value']:.1f}{told}"
+
+
+def main() -> int:
+    """Carry it out; where all is done, publish it."""
+    reader = argparse.ArgumentParser(description="The arena on CIFAR-100.", allow_abbrev=False)
+    reader.add_argument("--out", type=Path, default=RESULTS)
+    reader.add_argument("--docs", type=Path, default=DOCS)
+    given, more = reader.parse_known_args()
+    code = run(words(given.out, more))
+    if code == 0:
+        publish(given.out, given.docs)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
