@@ -71,6 +71,9 @@ _SPECTRAL = {
 _TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative")
 _TO_POST = ("torch_pre", "torch_causal", "own_vit", "own_decoder")
 
+_NOT_MIXED = (*_WRITTEN_OUT, *_WINDOWED)
+_NOT_CAUSAL = tuple(host.name for host in HOSTS if not host.causal)
+
 SETTINGS: dict[str, dict[str, Setting]] = {
     # Profiling passes give each model an ω of its own, so that here, where models are compared, it starts at one.
     "admin": {"ω of one": Setting({"start": "ones"}, refused_by=(*_NOT_POST_NORM, "albert"))},
@@ -101,6 +104,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "norm, τ by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}),
         "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}, refused_by=_WINDOWED),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
+    },
+    "differential": {
+        "paper": Setting(refused_by=_NOT_MIXED),
+        "own map kept, λ by head": Setting(
+            {"form": "kept", "lam": 0.3, "learn": "head", "norm": False}, refused_by=_NOT_MIXED
+        ),
     },
     "dlcl": {
         "paper": Setting(refused_by=("albert",)),
@@ -155,4 +164,5 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"variant": "official"}),
     },
     "smooth": _SPECTRAL,
+    "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
 }
