@@ -18,8 +18,10 @@ from tests.models import test_hosts as hosts
 from tests.models.entry import DIM, LAYERS, Entry
 from tests.models.rebuilding import largest_error
 from tests.models.timm_entries import entry_of
+from tests.remedies.snapshot import Snapshot
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_anatomy, origin_of, value_projection
+from unsmooth.remedies import names
 
 NAME = "vit_tiny_patch16_224"
 # Eight layers less than the real one, and few patches: quick, and otherwise the same.
@@ -71,6 +73,53 @@ def test_attention_is_rebuilt_from_weights_and_maps(variant: str) -> None:
 def test_other_attention_of_timm_is_refused() -> None:
     with pytest.raises(UnsmoothError, match="nothing between values and output projection"):
         value_projection(vit(scale_attn_norm=True)(), 0)
+
+
+@pytest.mark.parametrize("variant", ["scaled", "gated"])
+def test_remedies(variant: str) -> None:
+    """Each that timm's blocks can have runs, and goes without a trace; means are taken over all tokens."""
+    entry = VARIANTS[variant]()
+    pixels = entry.batch("none")["x"]
+    model = entry.model()
+    before, plain, refused = Snapshot.of(model), model(pixels), []
+    for name in names():
+        try:
+            unsmooth.apply(model, name)
+        except UnsmoothError as error:
+            refused.append((name, str(error)))
+            before.check(model)
+            continue
+        assert model(pixels).isfinite().all(), name
+        before.check(unsmooth.undo(model))
+        assert torch.equal(model(pixels), plain), name
+    assert {"b2t", "deepnorm"} <= {name for name, _ in refused}
+    assert not {"deescalate", "attnscale", "neutreno", "sharpen", "rezero"} & {name for name, _ in refused}, refused
+    unsmooth.apply(model, "deescalate", layers=[0])
+    kept: list[torch.Tensor] = []
+    model.norm_pre.register_forward_hook(lambda module, args, output: kept.append(output))
+    model.blocks[0].ls1.register_forward_hook(lambda module, args, output: kept.append(output))
+    model.blocks[0].norm2.register_forward_pre_hook(lambda module, args: kept.append(args[0]))
+    model(pixels)
+    stream, branch, summed = (tokens.double() for tokens in kept)
+    torch.testing.assert_close(summed, stream + branch - branch.mean(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
+
+
+def test_remedies_fold_and_follow_a_causal_call() -> None:
+    from timm.models.vision_transformer import Block
+
+    model = vit(init_values=0.5, class_token=False)()
+    pixels = torch.randn(2, 3, 8, 8)
+    wanted = unsmooth.apply(model.eval(), "residual_scaling", scale=0.5)(pixels)
+    torch.testing.assert_close(unsmooth.fold(model)(pixels), wanted, atol=1e-5, rtol=1e-4)
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(Block(DIM, 2)).eval()
+    unsmooth.apply(block, "deescalate", first="remove")
+    x = torch.randn(1, 5, DIM)
+    other = x.clone()
+    other[:, 3] += 1.0
+    ahead, now = (block[0](tokens, is_causal=True) for tokens in (other, x))
+    assert torch.equal(ahead[:, :3], now[:, :3])
+    assert not torch.equal(ahead[:, 4], now[:, 4])
 
 
 def test_random_weights_by_name() -> None:

@@ -141,6 +141,7 @@ def _as_json(done: Done, out: Path) -> dict[str, Any]:
                 "name": one.name,
                 "options": dict(one.options),
                 "layers": list(one.layers),
+                **({"stack": one.stack} if one.stack else {}),
                 "report": {str(layer): dict(numbers) for layer, numbers in one.report.items()},
             }
             for one in done.applied
@@ -157,7 +158,7 @@ def _print(done: Done, out: Path, model: nn.Module) -> None:
     console = Console()
     for one in done.applied:
         options = ", ".join(f"{key}={value!r}" for key, value in one.options.items())
-        where = ", ".join(map(str, one.layers))
+        where = ", ".join(map(str, one.layers)) + (f" of its stack {one.stack!r}" if one.stack else "")
         console.print(f"[bold]{escape(one.name)}[/bold]({escape(options)}) in layers {where}", soft_wrap=True)
         for line in report_lines(one):
             console.print(f"    {escape(line)}", soft_wrap=True)
