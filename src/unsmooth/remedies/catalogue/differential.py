@@ -99,7 +99,7 @@ class Differential(Edit):
         if self.vectors is None:
             return torch.tensor(self.start)
         query_1, key_1, query_2, key_2 = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
-        return (query_1 * key_1).sum().exp() - (query_2 * key_2).sum().exp() + self.start
+        return torch.exp(query_1 @ key_1) - torch.exp(query_2 @ key_2) + self.start
 
     def _normalised(self, mixed: Tensor) -> Tensor:
         assert self.gain is not None, "asked for where heads are normalised"
