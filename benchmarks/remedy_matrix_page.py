@@ -45,8 +45,8 @@ def page(found: Mapping[str, Any]) -> str:
         f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model "
         f"has no padding, an encoder no cache). Written by `make matrix` ({versions}).",
         "",
-        "All hosts are tiny: three layers of width 16 to 32, random weights; timm's block is a stand-in, and timm itself "
-        "is tried by the tests where it is installed. New parameters are moved away from where they "
+        "All hosts are tiny: three layers of width 16 to 32, random weights; timm's block is a stand-in, and timm "
+        "itself is tried by the tests where it is installed. New parameters are moved away from where they "
         "start, as training would, in every check but those of the neutral setting, of undo and of plain checkpoints. "
         "“To the bit” means equal in every bit; elsewhere numbers are compared to 2e-5 of the largest (folded "
         "weights and loaded checkpoints to 1e-4). `nn.TransformerEncoder` is compared with torch's fused layer off, "

@@ -9,8 +9,8 @@ that all tokens share (μ = 1) shrinks more than any other, so tokens do not bec
 symmetric part of H, so that a badly conditioned V can still raise similarity for many layers. The interval is kept for
 the summed H: query heads that share a value head divide it among them. How the paper starts ψ and V is not known:
 `start="project"` stays as near to the weights there are as the interval allows, `start="fresh"` takes a random
-orthonormal V and equal eigenvalues. Where a LayerScale γ ends the branch (DINOv2, some of timm's), H is meant before it:
-a symmetric H keeps the signs of its eigenvalues behind any γ > 0.
+orthonormal V and equal eigenvalues. Where a LayerScale γ ends the branch (DINOv2, some of timm's), H is meant before
+it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0.
 
 No neutral setting: every model is changed. Causal: nothing looks across tokens that did not before. Cost in training:
 a power step (Gram) or two Newton-Schulz steps (orthogonal) for all layers together, or an inverse per layer (general),
