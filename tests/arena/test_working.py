@@ -17,7 +17,10 @@ from tests.arena.tiny_arenas import POST, PRE, carried_out, plan, results, small
 from tests.training.killing import KilledError, killed_at
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
 from unsmooth.arena.choosing import left_over
+from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import UnsmoothError
+from unsmooth.training.place import take_place
+from unsmooth.training.run import Run
 
 Lines = dict[tuple[str, str], Standing]
 
@@ -83,6 +86,15 @@ def test_cost_is_told_beside_the_plain_model(whole: tuple[Path, Lines, list[str]
     assert remedied.ratio > 0
     assert remedied.memory is None  # on a CPU
     assert math.isfinite(remedied.seconds)
+
+
+def test_steps_of_a_growing_batch_are_timed_at_its_full_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    move = Run.move
+    monkeypatch.setattr(Run, "move", lambda run: (passes.append(run.table.passes_of(run.step)), move(run))[1])
+    with take_place("cpu") as place:
+        Stopwatch(smallest(micro_batch=2, ramp=1.0), place).plain()
+    assert set(passes) == {4}
 
 
 def test_what_is_done_is_not_done_again(wanted: Plan, whole: tuple[Path, Lines, list[str]]) -> None:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -82,7 +82,8 @@ def _ready(config: Config, place: Place) -> Iterator[tuple[Run, int | None]]:
     _forget(on_gpu)
     before = torch.cuda.memory_allocated(place.device) if on_gpu else 0
     with tempfile.TemporaryDirectory(prefix="unsmooth-") as folder, surrounded(config, place):
-        run = Run(config, RunFolder(folder), place)
+        # A batch that grows over the run would make a step of one model more than a step of the other.
+        run = Run(replace(config, ramp=0.0), RunFolder(folder), place)
         try:
             _seconds(run, 2)
             yield run, torch.cuda.max_memory_allocated(place.device) - before if on_gpu else None
