@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from tests.remedies.harness import Case, DoesNotApplyError, check, close, outputs, same
 from tests.remedies.hosts import TOKENS
+from unsmooth.errors import UnsmoothError
 from unsmooth.remedies.base import REMEDIES
 
 
@@ -54,6 +56,10 @@ def padding(case: Case) -> None:
     model = case.remedied()
     inputs, lengths = case.host.inputs(), torch.tensor([[TOKENS], [5]])
     place = torch.arange(TOKENS)
+    if case.unpadded:
+        with pytest.raises(UnsmoothError, match="without padding"):
+            outputs(case, model, **case.host.call(inputs, place < lengths))
+        return
     for attention in ("sdpa", "eager") if case.host.hugging_face else ("torch",):
         if case.host.hugging_face:
             _use_attention(model, attention)

@@ -57,6 +57,11 @@ class Case:
         """Shown by pytest."""
         return f"{self.remedy}-{self.variant}-{self.host.name}"
 
+    @property
+    def unpadded(self) -> bool:
+        """Whether it refuses batches with padding."""
+        return self.setting.unpadded
+
     def apply(self, model: nn.Module, neutral: bool = False, loaded: bool = False) -> None:
         """Apply the remedy; what it draws at random is the same each time.
 
@@ -113,6 +118,11 @@ class Pair(Case):
     def name(self) -> str:
         """Shown by pytest."""
         return f"{self.below.remedy}, then {self.remedy} on {self.host.name}"
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether either does."""
+        return self.setting.unpadded or self.below.unpadded
 
     def apply(self, model: nn.Module, neutral: bool = False, loaded: bool = False) -> None:
         """Apply both."""

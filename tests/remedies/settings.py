@@ -23,12 +23,14 @@ class Setting:
         neutral: Whether the remedy's neutral setting, on top of these options, changes nothing.
         as_loaded: Options that give the model which loading a plain checkpoint gives, where applying the remedy changes
             weights of the model itself, which the checkpoint then replaces.
+        unpadded: Whether it refuses batches with padding.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     refused_by: tuple[str, ...] = ()
     neutral: bool = True
     as_loaded: Mapping[str, Any] = field(default_factory=dict)
+    unpadded: bool = False
 
 
 def _all_but(*names: str) -> tuple[str, ...]:
@@ -53,6 +55,8 @@ _CAUSAL = (
 )
 # Their norms multiply by one more than their weights.
 _ONE_MORE = ("gemma", "gemma2", "gemma3")
+# Told positions by token from outside, windowed, or one block for all layers: no place for more tokens.
+_FOR_EVERY_TOKEN = ("mpnet", "albert", "t5_encoder", "swin", "deberta_v2", "modernbert")
 # Attention works inside windows there, so nothing that mixes tokens can be reached but by window.
 _WINDOWED = ("swin",)
 # Their attention is no function that could be run again.
@@ -149,6 +153,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "to post": Setting({"to": "post"}, refused_by=_all_but(*_TO_POST)),
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
+    "registers": {
+        "four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True),
+        "one": Setting({"count": 1, "std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True),
+    },
     "residual_scaling": {"1/√L": Setting()},
     "rezero": {
         "norms dropped": Setting({"start": 0.2}),

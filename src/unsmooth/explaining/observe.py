@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
-from unsmooth.models.remedied import handed_on, handing_on
+from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
@@ -64,6 +65,9 @@ class BatchView:
 
 def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> BatchView:
     """Run the model once on `inputs` and keep what its blocks saw."""
+    if any(map(extra_tokens, anatomy.blocks.values())):
+        got = "blocks with tokens that a remedy brought, of which no rule knows"
+        raise expected("a model whose tokens are all its own", got, "explaining it from weights alone, without data")
     layers: list[LayerView] = []
     maps: dict[int, Tensor] = {}
     missing: dict[str, None] = {}

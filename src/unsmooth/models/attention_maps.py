@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.map_of_call import map_of_call
+from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.watch import first_input, submodule, uncompiled
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def watch_attention(
         1 torch.Size([1, 2, 3, 3])
         2 torch.Size([1, 2, 3, 3])
     """
+    _refuse_extra_tokens(anatomy)
     paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
     recorder = _Recorder(square=site == "attention")
     with ExitStack() as stack:
@@ -95,6 +97,12 @@ def watch_attention(
             _hook_block(block, attention, anatomy.host.batch_first(block), recorder, hook, observer, on_missing)
         stack.enter_context(recorder)
         yield
+
+
+def _refuse_extra_tokens(anatomy: Anatomy) -> None:
+    if any(map(extra_tokens, anatomy.blocks.values())):
+        reason = "blocks with tokens that a remedy brought, on which a part of every row of attention lies"
+        raise NoAttentionMap(None, reason, "the maps of the model without it")
 
 
 def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:

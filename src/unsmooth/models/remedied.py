@@ -63,6 +63,20 @@ def computed_weights(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def extra_tokens(block: nn.Module, *, left: bool = False) -> int:
+    """How many tokens at the end of a block's stream are a remedy's own, so that nobody measures them.
+
+    Args:
+        block: A block.
+        left: Of what it hands on, rather than of what is inside it: a remedy may take its tokens away there.
+
+    >>> extra_tokens(nn.Linear(2, 2))
+    0
+    """
+    name = "extra_left" if left else "extra_inside"
+    return sum(int(getattr(edit, name, 0)) for edit in edits_of(block))
+
+
 def describe_remedies(blocks: Mapping[str, nn.Module]) -> list[dict[str, Any]]:
     """Name, options and layers (from 0) of every remedy in these blocks, in the order applied."""
     found: dict[int, dict[str, Any]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host, Tap
+from unsmooth.models.remedied import extra_tokens
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -93,28 +95,29 @@ def _hook_block(
     block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
     batch_first = host.batch_first(block)
 
-    def see(site: str, found: Tensor) -> None:
+    def see(site: str, found: Tensor, extra: int) -> None:
         if found.ndim != 3 or found.is_nested:
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             raise expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
-        observer(watch.layer, site, found if batch_first else found.transpose(0, 1))
+        found = found if batch_first else found.transpose(0, 1)
+        observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         watch.stage = stage
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
             if "residual" in sites:
-                see("residual", first_input(args, kwargs))
+                see("residual", first_input(args, kwargs), extra_tokens(block))
         watch.layer += 1
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        see("residual", first_output(output))
+        see("residual", first_output(output), extra_tokens(block, left=True))
 
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():
         if site in sites:
-            _hook_tap(submodule(block, tap.module, host), tap, site, hook, see)
+            _hook_tap(submodule(block, tap.module, host), tap, site, hook, partial(see, extra=extra_tokens(block)))
     if "residual" in sites:
         hook(block.register_forward_hook, leave)
 
@@ -166,6 +169,23 @@ def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         if isinstance(value, Tensor):
             return value
     raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
+
+
+def with_first_input(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with another tensor in the place that `first_input` reads.
+
+    >>> with_first_input((), {"mask": None, "hidden_states": torch.zeros(1)}, torch.ones(1))
+    ((), {'mask': None, 'hidden_states': tensor([1.])})
+    """
+    was, places = first_input(args, kwargs), list(args)
+    for place, value in enumerate(args):
+        if value is was:
+            places[place] = tensor
+            return tuple(places), dict(kwargs)
+    name = next(name for name, value in kwargs.items() if value is was)
+    return args, {**kwargs, name: tensor}
 
 
 def first_output(output: Any) -> Tensor:

@@ -21,6 +21,7 @@ from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
 
 PLACES: Mapping[str, str] = {
+    "on_entering": "the stream before the block, which may be given more tokens",
     "on_values": "the values, (batch, tokens, key/value heads, head dim), before attention mixes them",
     "on_mixing": "attention itself, given as a function that may run again with other queries, keys, values or logits",
     "on_heads": "what each head gives, (batch, tokens, query heads, head dim), before the output projection",
@@ -31,6 +32,7 @@ PLACES: Mapping[str, str] = {
     "on_attention_norm": "the output of attention's norm: what attention reads, or the stream after the addition",
     "on_mlp_norm": "the output of the MLP's norm",
     "on_block": "what the block hands on",
+    "on_leaving": "the same after all edits of it, which may lose the tokens that it was given",
 }
 
 CausalForm = Literal["unchanged", "prefix mean", "masked", "none"]
@@ -70,6 +72,10 @@ class Edit(nn.Module):
 
     # What it does while the model runs: overridden where it acts.
 
+    def on_entering(self, stream_BND: Tensor, call: Call) -> Tensor:
+        """Edit the stream before the block reads it; the call is known but for what comes of that."""
+        raise NotImplementedError
+
     def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
         """Edit the values before attention mixes them."""
         raise NotImplementedError
@@ -108,6 +114,10 @@ class Edit(nn.Module):
 
     def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
         """Edit what the block hands on."""
+        raise NotImplementedError
+
+    def on_leaving(self, out_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the block hands on, after all that edit it as it is."""
         raise NotImplementedError
 
     def places(self) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
         elif place.endswith("_sum"):
             _hook_sum(site, edit, place, home)
-        elif place != "on_block":  # which is done when the block is left
+        elif place not in ("on_entering", "on_block", "on_leaving"):  # done when the block is entered or left
             block.get_submodule(at[place]).register_forward_hook(EditOutput(edit, place, home.now, batch_first))
             _sums_last(block.get_submodule(at[place]))
 

@@ -41,6 +41,7 @@ class Call:
         memory: The block's place in the key/value cache; None where there is none.
         shared: What blocks hand each other within one pass of the stack.
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
+        masked: Whether the block was handed a mask of any kind.
         middle: The stream between attention and MLP of a post-norm block, for edits of the sum with the MLP branch.
     """
 
@@ -51,6 +52,7 @@ class Call:
     memory: Memory | None
     shared: dict[str, Any]
     values: Tensor | None = None
+    masked: bool = False
     middle: Tensor | None = None
 
 

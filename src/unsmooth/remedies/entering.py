@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host
-from unsmooth.models.watch import first_input
+from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile, packed_starts, read_mask
@@ -19,6 +19,9 @@ from unsmooth.remedies.hooks import Hook
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, shared_in
 from unsmooth.remedies.site import is_causal
+
+# What blocks call their masks.
+_MASKS = ("attention_mask", "attn_mask", "src_mask", "src_key_padding_mask")
 
 
 class EnterStack(Hook):
@@ -56,7 +59,7 @@ class LeaveStack(Hook):
 
 
 class EnterBlock(Hook):
-    """Before a block: note who sees whom in this call."""
+    """Before a block: note who sees whom in this call, and let edits change the stream that it reads."""
 
     def __init__(
         self, home: nn.Module, now: Volatile, shared: Volatile, block: nn.Module, host: Host, wiring: Wiring
@@ -72,7 +75,7 @@ class EnterBlock(Hook):
         names = list(inspect.signature(block.forward).parameters)
         self.at = {name: place for place, name in enumerate(names)}
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by torch before the block."""
         stream = first_input(args, kwargs)
         shared = shared_in(stream, self.shared)
@@ -92,7 +95,15 @@ class EnterBlock(Hook):
         cache = self._argument("past_key_values", args, kwargs)
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
-        self.now.held["call"] = Call(stream, causal, real_BN, starts_BN, memory, shared)
+        masked = any(self._argument(name, args, kwargs) is not None for name in _MASKS)
+        call = self.now.held["call"] = Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
+        for edit in self.home.children():
+            if isinstance(edit, Edit) and "on_entering" in edit.places():
+                call.stream = edit.on_entering(call.stream, call)
+        if call.stream is stream:
+            return None
+        edited = call.stream if self.batch_first else call.stream.transpose(0, 1)
+        return with_first_input(args, kwargs, edited)
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if name in kwargs:

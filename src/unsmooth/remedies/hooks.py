@@ -54,13 +54,14 @@ class LeaveBlock(Hook):
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Called by torch after the block."""
         call = self.now.held.pop("call", None)
-        edits = [edit for edit in self.home.children() if isinstance(edit, Edit) and "on_block" in edit.places()]
-        if call is None or not edits:
+        edits = [edit for edit in self.home.children() if isinstance(edit, Edit)]
+        due = [(edit, place) for place in ("on_block", "on_leaving") for edit in edits if place in edit.places()]
+        if call is None or not due:
             return None
         out = first_output(output)
         x = out if self.batch_first else out.transpose(0, 1)
-        for edit in edits:
-            x = edit.on_block(x, call)
+        for edit, place in due:
+            x = getattr(edit, place)(x, call)
         return _with_first(output, x if self.batch_first else x.transpose(0, 1))
 
 
