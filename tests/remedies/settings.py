@@ -116,8 +116,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
     "dlcl": {
-        "paper": Setting(refused_by=("albert",)),
-        "without norms": Setting({"norm": "none"}, refused_by=("albert",)),
+        "paper": Setting(refused_by=("albert", *_WINDOWED)),
+        "without norms": Setting({"norm": "none"}, refused_by=("albert", *_WINDOWED)),
     },
     "featscale": {
         "paper": Setting({"dc": 0.2, "hc": 0.4}),
