@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.training.tiny_runs import assert_same_run, tiny
-from unsmooth.training import Progress, resume, train, train_all
+from unsmooth.training import LossNotFiniteError, Progress, RunFolder, resume, train, train_all
+from unsmooth.training.driving import side_by_side
+from unsmooth.training.place import take_place
+from unsmooth.training.run import Run
 
 NO_TIME = 1e-9
 
@@ -42,3 +45,18 @@ def test_runs_whose_turn_does_not_come_wait_for_a_resume(tmp_path: Path) -> None
 def test_enough_time_is_all_the_time_needed(tmp_path: Path, minutes: float | None) -> None:
     (folder,) = train(tiny(steps=1), tmp_path / "run", minutes=minutes)
     assert folder.finished
+
+
+def test_a_run_that_loses_its_numbers_leaves_its_neighbour_going(tmp_path: Path) -> None:
+    broken = tiny(steps=3, optimiser__lr=1e30, optimiser__clip=0.0, schedule__warmup=0)
+    configs = {"broken": broken, "whole": tiny(steps=3)}
+    with take_place("cpu") as place:
+        runs = []
+        for name, config in configs.items():
+            folder = RunFolder(tmp_path / name)
+            folder.create(config)
+            runs.append(Run(config, folder, place))
+        with pytest.raises(LossNotFiniteError):
+            side_by_side(runs)
+    states = [run.folder.manifest()["state"] for run in runs]
+    assert states == ["stopped", "finished"]

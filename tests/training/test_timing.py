@@ -59,3 +59,8 @@ def test_shares() -> None:
         share_of(tiny(batch=32), 3)
     with pytest.raises(UnsmoothError, match=r"a batch that 2 x 6 samples divide but got 32\. Try --set batch=24"):
         table(batch=32, share=6, ranks=2)
+
+
+def test_no_sequences_no_measurement() -> None:
+    assert table(measuring__sequences=0, measuring__every=1, measuring__at=(2,)).measurements == frozenset()
+    assert table(measuring__sequences=1, measuring__every=0, measuring__at=(2,)).measurements == {0, 2, 4}
