@@ -1,7 +1,8 @@
 """Run every remedy on every host through the harness and write docs/remedies/matrix.md from what was found.
 
 Run it as ``python -m benchmarks.remedy_matrix`` in the repository. The outcomes go to
-benchmarks/results/remedy_matrix.json, from which ``--page-only`` writes the page again.
+benchmarks/results/remedy_matrix.json, from which ``--page-only`` writes the page again. A run that was stopped goes on
+where it was, by what it left in ``--notes``; once the files are written, the notes are gone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tests.remedies import checks_lifecycle, checks_tokens, checks_training  # n
 from tests.remedies.checks_training import inductor
 from tests.remedies.distributed import DDP, FSDP2, distributed_cases, run_distributed
 from tests.remedies.harness import CHECKS, Case, Outcome, Pair, cases, pairs, run_all, run_pair
-from tests.remedies.hosts import BY_NAME, HOSTS
+from tests.remedies.hosts import BY_NAME
 from tests.remedies.settings import SETTINGS
 
 from benchmarks.remedy_matrix_page import PAIRED, SIGNS, failing_checks, page, statuses
@@ -40,7 +41,7 @@ BESIDE = {
     DDP: "Two processes, two steps: every rank has the mean of the gradients, and no parameter is waited for in vain.",
     FSDP2: "Two processes, sharded block by block: the gradients are those of the whole model, for two steps.",
     INDUCTOR: "Outputs and gradients of the model compiled by inductor without a graph break are those of the model; "
-    "once per remedy, on vit or, where that is impossible, on bert.",
+    "once per remedy, on vit or, where that is impossible, on bert or gpt2.",
 }
 Key = tuple[str, str, str]
 
@@ -52,13 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/remedy_matrix.json"))
     parser.add_argument("--only", nargs="*", help="remedies to run; all where none is named")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--notes", type=Path, default=Path("runs/remedy_matrix.jsonl"), help="what is done so far")
     parser.add_argument("--page-only", action="store_true", help="write the page again from what is saved")
     options = parser.parse_args(arguments)
     if options.page_only:
         found = read(options.out)
     else:
-        found = record(options.only or sorted(SETTINGS), options.workers)
+        found = record(options.only or sorted(SETTINGS), options.workers, Notes(options.notes))
         write_whole(options.out, as_json(found))
+        options.notes.unlink(missing_ok=True)
     options.page.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.page, page(found))
     failing = list(failing_checks(found))
@@ -69,18 +72,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failing else 0
 
 
-def record(remedies: Sequence[str], workers: int) -> dict[str, Any]:
+class Notes:
+    """Outcomes by what they are of, a line each, in a file that outlives a run that is stopped.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[str, dict[str, Outcome]] = {}
+        self.seconds = 0.0
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            self._take(json.loads(line))
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        self.found[line["of"]] = {words: Outcome(*outcome) for words, outcome in line["outcomes"].items()}
+        self.seconds = line["seconds"]
+
+    def all_of(self, tasks: Sequence[Any], run: Callable[[Any], dict[str, Outcome]], pool: Executor) -> list[Any]:
+        """Outcomes of tasks in order, of which only those are run that are not noted."""
+        before, start = self.seconds, time.perf_counter()
+        missing = [task for task in tasks if self._of(task, run) not in self.found]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            for task, outcomes in zip(missing, pool.map(run, missing, chunksize=4), strict=True):
+                plain = {words: [outcome.status, outcome.reason] for words, outcome in outcomes.items()}
+                seconds = before + time.perf_counter() - start
+                line = {"of": self._of(task, run), "outcomes": plain, "seconds": seconds}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+                self._take(line)
+        return [self.found[self._of(task, run)] for task in tasks]
+
+    @staticmethod
+    def _of(task: Case, run: Callable[[Any], Any]) -> str:
+        return f"{run.__name__}: {task.name}, {task.variant}"
+
+
+def record(remedies: Sequence[str], workers: int, notes: Notes) -> dict[str, Any]:
     """Everything that was found, for machines."""
-    start = time.perf_counter()
-    alone = [case for case in cases(HOSTS) if case.remedy in remedies]
-    both = [
-        pair for host in PAIRED for pair in pairs(BY_NAME[host]) if {pair.remedy, pair.below.remedy} <= set(remedies)
-    ]
+    start, before = time.perf_counter(), notes.seconds
+    alone = [case for case in cases() if case.remedy in remedies]
+    both = [pair for pair in paired() if {pair.remedy, pair.below.remedy} <= set(remedies)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        found = dict(zip(map(_key, alone), pool.map(run_all, alone, chunksize=4), strict=True))
-        stacked = list(zip(both, pool.map(run_pair, both, chunksize=4), strict=True))
-        for case, outcome in zip(compiled := _compiled(remedies), pool.map(run_inductor, compiled), strict=True):
-            found[_key(case)][INDUCTOR] = outcome
+        found = dict(zip(map(_key, alone), notes.all_of(alone, run_all, pool), strict=True))
+        stacked = list(zip(both, notes.all_of(both, run_pair, pool), strict=True))
+        compiled = _compiled(remedies)
+        for case, outcomes in zip(compiled, notes.all_of(compiled, run_inductor, pool), strict=True):
+            found[_key(case)].update(outcomes)
     shared = [case for case in distributed_cases() if case.remedy in remedies]
     with tempfile.TemporaryDirectory() as folder:
         for key, outcomes in run_distributed(Path(folder), shared).items():
@@ -92,12 +132,20 @@ def record(remedies: Sequence[str], workers: int) -> dict[str, Any]:
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         },
-        "seconds": round(time.perf_counter() - start),
+        "seconds": round(before + time.perf_counter() - start),
         "remedies": {name: _described(name) for name in remedies},
         "checks": {words: _meaning(words) for words in [*CHECKS, INDUCTOR, DDP, FSDP2]},
         "cases": [_entry(key, outcomes) for key, outcomes in found.items()],
         "pairs": [_pair(pair, outcomes) for pair, outcomes in stacked],
     }
+
+
+def paired() -> list[Pair]:
+    """Every two remedies, in one order on one host and in the other on the other."""
+    first, second = (pairs(BY_NAME[host]) for host in PAIRED)
+    return [pair for pair in first if pair.below.remedy < pair.remedy] + [
+        pair for pair in second if pair.below.remedy > pair.remedy
+    ]
 
 
 def as_json(found: Mapping[str, Any]) -> str:
@@ -131,21 +179,21 @@ def _described(name: str) -> dict[str, str]:
     return {"paper": said.paper, "neutral": neutral, "causal": said.causal, "folds": said.folds or "no"}
 
 
-def run_inductor(case: Case) -> Outcome:
+def run_inductor(case: Case) -> dict[str, Outcome]:
     """The slowest check, once per remedy."""
     try:
         inductor(case)
     except Exception as error:
-        return Outcome("fail", f"{type(error).__name__}: {error}")
-    return Outcome("pass")
+        return {INDUCTOR: Outcome("fail", f"{type(error).__name__}: {error}")}
+    return {INDUCTOR: Outcome("pass")}
 
 
 def _compiled(remedies: Sequence[str]) -> list[Case]:
     chosen = []
     for remedy in remedies:
         variant, setting = next(iter(SETTINGS[remedy].items()))
-        host = "bert" if "vit" in setting.refused_by else "vit"
-        chosen.append(Case(remedy, variant, BY_NAME[host]))
+        able = [host for host in ("vit", "bert", "gpt2") if host not in setting.refused_by]
+        chosen += [Case(remedy, variant, BY_NAME[host]) for host in able[:1]]
     return chosen
 
 

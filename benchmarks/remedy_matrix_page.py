@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.remedies.harness import OF_PAIRS
-from tests.remedies.settings import SETTINGS
 
 PAIRED = ("bert", "gpt2")
 SIGNS = {"pass": "✓", "fail": "✗", "impossible": "—", "not applicable": "·"}
@@ -39,7 +38,8 @@ def page(found: Mapping[str, Any]) -> str:
     lines = [
         "# Remedies and hosts",
         "",
-        f"Every remedy, in each of its settings, on every host: {len(found['cases'])} combinations, of which "
+        f"Every remedy on every host, in further settings on one host of each family: {len(found['cases'])} "
+        "combinations, of which "
         f"{possible} are possible and {len(impossible)} are refused with a reason: before anything is touched or, "
         "where only a call says that attention is causal (`nn.TransformerEncoder`), in that call. Of the "
         f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model "
@@ -72,7 +72,7 @@ def page(found: Mapping[str, Any]) -> str:
         "",
         "## What is impossible",
         "",
-        _table(("remedy", "hosts", "why"), _reasons(impossible)),
+        _table(("remedy", "hosts", "why"), _reasons(found["cases"])),
         "",
         "## Remedy by remedy",
         "",
@@ -94,10 +94,10 @@ def _check_row(found: Mapping[str, Any], words: str) -> tuple[str, ...]:
 def _reasons(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """One row for each remedy and reason, without the name of the block in it."""
     hosts: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
+    for entry in (entry for entry in entries if entry["outcomes"]["applies"] == "impossible"):
         reason = entry["reasons"]["applies"]
         reason = reason.partition("': ")[2] or reason  # "… cannot be applied to gpt2 block 'transformer.h.0': why"
-        setting = entry["setting"] if len(_settings_refused(entries, entry)) < len(SETTINGS[entry["remedy"]]) else ""
+        setting = entry["setting"] if _can_have(entries, entry) else ""
         remedy = f"{entry['remedy']} ({setting})" if setting else entry["remedy"]
         found = hosts.setdefault((remedy, _general(reason, entry["host"])), [])
         if entry["host"] not in found:
@@ -105,9 +105,10 @@ def _reasons(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [(remedy, ", ".join(names), why) for (remedy, why), names in hosts.items()]
 
 
-def _settings_refused(entries: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> set[str]:
+def _can_have(entries: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> bool:
+    """Whether the host can have the remedy in some other setting."""
     same = [one for one in entries if (one["remedy"], one["host"]) == (like["remedy"], like["host"])]
-    return {one["setting"] for one in same}
+    return any(one["outcomes"]["applies"] != "impossible" for one in same)
 
 
 def _general(reason: str, host: str) -> str:
@@ -156,9 +157,9 @@ def _stacked(found: Mapping[str, Any]) -> Iterator[str]:
     yield "## Two at once"
     yield ""
     yield (
-        f"Every remedy on top of every other, each in its first setting, on {' and '.join(PAIRED)} where each is "
-        f"possible alone: {len(found['pairs'])} pairs, {len(refused)} refused; {count['fail']} checks fail. Checked: "
-        f"{', '.join(OF_PAIRS)}."
+        f"Every two remedies, each in its first setting, in one order on {PAIRED[0]} and in the other on {PAIRED[1]}, "
+        f"where each is possible alone: {len(found['pairs'])} pairs, {len(refused)} refused; {count['fail']} checks "
+        f"fail. Checked: {', '.join(OF_PAIRS)}."
     )
     yield ""
     rows: dict[tuple[str, str, str], list[str]] = {}

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.remedy_matrix import as_json, read
+import pytest
+from benchmarks.remedy_matrix import Notes, as_json, read
 from benchmarks.remedy_matrix_page import _general, page
 
+from tests.remedies.harness import Case, Outcome, cases
 from tests.remedies.hosts import HOSTS
 from tests.remedies.settings import SETTINGS
 
@@ -15,9 +19,7 @@ RESULTS, PAGE = ROOT / "benchmarks/results/remedy_matrix.json", ROOT / "docs/rem
 
 def test_the_matrix_on_record_is_of_the_remedies_and_hosts_there_are() -> None:
     found = {(entry["remedy"], entry["setting"], entry["host"]) for entry in read(RESULTS)["cases"]}
-    assert found == {
-        (remedy, variant, host.name) for remedy, settings in SETTINGS.items() for variant in settings for host in HOSTS
-    }
+    assert found == {(case.remedy, case.variant, case.host.name) for case in cases()}
 
 
 def test_nothing_on_record_fails() -> None:
@@ -69,3 +71,26 @@ def test_a_failure_is_told_with_its_reason() -> None:
 
 def test_reasons_are_the_same_for_every_family() -> None:
     assert _general("a form for a decoder (gpt2) but", "gpt2") == "a form for a decoder but"
+
+
+class OneByOne:
+    """In place of a pool of processes."""
+
+    def map(self, run: Any, tasks: Sequence[Any], chunksize: int) -> Iterator[Any]:
+        return map(run, tasks)
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    tasks, ran = [Case("deescalate", variant, HOSTS[0]) for variant in ("a", "b", "c")], []
+
+    def run(case: Case) -> dict[str, Outcome]:
+        ran.append(case.variant)
+        if ran == ["a", "b"]:
+            raise KeyboardInterrupt
+        return {"undo": Outcome("fail", f"in {case.variant}")}
+
+    with pytest.raises(KeyboardInterrupt):
+        Notes(tmp_path / "notes").all_of(tasks, run, OneByOne())
+    found = Notes(tmp_path / "notes").all_of(tasks, run, OneByOne())
+    assert ran == ["a", "b", "b", "c"]
+    assert [one["undo"].reason for one in found] == ["in a", "in b", "in c"]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tests.remedies.hosts import TestHost
+from tests.remedies.hosts import FAMILIES, HOSTS, TestHost
 from tests.remedies.settings import SETTINGS, Setting
 from tests.remedies.snapshot import Snapshot
 from unsmooth import remedies
@@ -236,9 +236,13 @@ def pairs(host: TestHost) -> list[Pair]:
     return [Pair(above.remedy, above.variant, host, below) for below, above in itertools.permutations(first, 2)]
 
 
-def cases(hosts: tuple[TestHost, ...]) -> Iterator[Case]:
-    """Every remedy that is registered, in each of its settings, on each of `hosts`."""
+def cases() -> Iterator[Case]:
+    """Every remedy in its first setting on each host, and in the others on one host of each family.
+
+    Where no family can have a setting, it is tried on all hosts too.
+    """
     for remedy in names():
-        for variant in SETTINGS.get(remedy, {}):
-            for host in hosts:
+        for place, (variant, setting) in enumerate(SETTINGS.get(remedy, {}).items()):
+            some = place > 0 and any(host.name not in setting.refused_by for host in FAMILIES)
+            for host in FAMILIES if some else HOSTS:
                 yield Case(remedy, variant, host)
