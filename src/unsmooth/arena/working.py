@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -202,7 +202,8 @@ class _Work:
         for (run, config), folder in zip(missing.items(), folders, strict=True):
             if folder.manifest().get("state") in ("finished", "stopped"):
                 trained = kept(f"{entrant.model}: {entrant.remedy}", config, folder, len(missing), self.workers)
-                self.folder.write_outcome(entrant, run, trained)
+                # Spectra are as long as all the rest, and stay with the run.
+                self.folder.write_outcome(entrant, run, replace(trained, spectra=()))
 
     def _check(self, entrant: Entrant, base: Config) -> None:
         """Results that are there are of the settings of now."""
