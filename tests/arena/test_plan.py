@@ -44,6 +44,10 @@ def test_runs_that_choose_a_rate_may_be_shorter_with_as_much_of_them_warming_up(
     assert (short.steps, short.schedule.warmup, short.evaluate_every) == (20, 5, 20)
 
 
+def test_the_recipes_own_rate_is_the_middle_of_the_default_grid() -> None:
+    assert plan_arena(recipe("vit_cifar100"), ["sharpen"]).rates == (4.17e-5, 1.25e-4, 3.75e-4)
+
+
 @pytest.mark.parametrize(("steps", "per_epoch"), [(100, 520), (7, 3), (12_345, 521)])
 def test_a_cut_run_makes_just_so_many_steps(steps: int, per_epoch: int) -> None:
     config = recipe("vit_cifar100")

@@ -214,3 +214,12 @@ def test_a_remedy_that_fails_is_told_and_tried_again_by_another_call(
     carry_out_arena(small, folder, call="second")
     assert standings(small, folder).lines[1].done
     assert standings(small, folder).lines[1].failures == ()
+
+
+def test_a_broken_result_is_told(tmp_path: Path) -> None:
+    small, folder = plan(rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
+    place = folder.results(Entrant("vit_cifar100", "plain"))
+    place.mkdir(parents=True)
+    (place / "seed-0.json").write_text('{"format": 1, "variant"')
+    with pytest.raises(UnsmoothError, match=r"Expected whole results in .*seed-0.json but got a broken file"):
+        carry_out_arena(small, folder)

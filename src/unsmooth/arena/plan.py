@@ -136,7 +136,7 @@ def plan_arena(
         raise expected(f"1 to {PROBE_SEED} seeds", seeds, "--seeds 3")
     if not 0 < probe <= 1:
         raise expected("a share of the budget above 0 and up to 1", probe, "--probe 0.5")
-    grid_of_rates = tuple(rates) or tuple(float(f"{base.optimiser.lr * step:.2g}") for step in _STEPS_OF_RATES)
+    grid_of_rates = tuple(rates) or tuple(float(f"{base.optimiser.lr * step:.3g}") for step in _STEPS_OF_RATES)
     if any(not rate > 0 for rate in grid_of_rates) or len(set(grid_of_rates)) < len(grid_of_rates):
         raise expected("learning rates above 0, each of them once", list(grid_of_rates), "--rates 1e-4,3e-4,1e-3")
     better = TASKS[base.task].better
