@@ -123,7 +123,8 @@ class Registers(Edit):
 
     def on_leaving(self, out_BND: Tensor, call: Call) -> Tensor:
         """Drop them."""
-        return out_BND[:, : -self.count]
+        # A copy: FSDP2 warns of blocks that return views.
+        return out_BND[:, : -self.count].clone(memory_format=torch.contiguous_format)
 
     def why_not_foldable(self) -> str | None:
         """Tokens are not weights."""
