@@ -90,6 +90,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "paper, norms dropped": Setting({"weight": 0.5, "norm": "drop"}, refused_by=_NOT_POST_NORM),
         "official": Setting({"variant": "official"}, refused_by=_NOT_POST_NORM, as_loaded={"variant": "paper"}),
     },
+    "centred": {
+        "τ fixed": Setting({"tau": 0.8}, refused_by=_WINDOWED),
+        "τ by head": Setting({"tau": 0.8, "learn": "head"}, refused_by=_WINDOWED),
+    },
     "contranorm": {
         "paper": Setting({"scale": 0.5}),
         "official": Setting({"scale": 0.5, "variant": "official"}),
@@ -162,6 +166,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "norms dropped": Setting({"start": 0.2}),
         "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}),
     },
+    "shaped": {
+        "by head": Setting({"alpha": 0.8, "gamma": 0.6}, refused_by=_WINDOWED),
+        "fixed, without the way past": Setting(
+            {"gamma": 0.5, "learn": "no", "skip": "drop"}, refused_by=(*_WINDOWED, "neox_parallel", "falcon")
+        ),
+    },
     "sharpen": _SPECTRAL,
     "skipinit": {
         "norms dropped": Setting({"start": 0.2}),
@@ -173,4 +183,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "smooth": _SPECTRAL,
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
+    "value_skipinit": {
+        "by layer": Setting({"beta": 0.4}),
+        "by head, without the way past": Setting(
+            {"beta": 0.4, "learn": "head", "skip": "drop"}, refused_by=("neox_parallel", "falcon")
+        ),
+    },
 }

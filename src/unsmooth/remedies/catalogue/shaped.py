@@ -1,0 +1,116 @@
+r"""Shaped attention (Noci et al. 2023, arXiv 2306.17759; He & Hofmann 2023, arXiv 2311.01906).
+
+.. math:: A \leftarrow \alpha I + \beta A - \gamma C
+
+with learned α, β and γ per head, and C what A is where all logits are zero: uniform over the keys that a token may see.
+The eigenvalue 1 of the token mean becomes α+β−γ, every other one α+βμ, so with α=β=γ=1 nothing of A is left at zero
+logits but the identity. No map is formed: times the values it is :math:`\alpha V + \beta\,AV - \gamma\,CV`.
+
+He & Hofmann start at α=β=γ=1, one number per head, with queries of zeros, no way past attention and a smaller MLP
+branch (bobby-he/simplified_transformers, ``centre_attn``). Queries and MLP are left as they are here; ``skip="drop"``
+takes the way past. Noci et al. have :math:`I + \mathrm{softmax}(QK^\top/\tau) - C` with a temperature that grows with
+width, as others describe it: ``learn="no"`` is that but for the temperature, which is the model's own here.
+
+Neutral at ``alpha=0.0, beta=1.0, gamma=0.0, skip="keep"``. Causal: C is uniform over the tokens seen so far, padding
+never counted, earlier tokens in the key/value cache counted (also where attention sees a window only); eigenvalues are
+then :math:`\alpha + \beta A_{ii} - \gamma/i`. Cost: one mean of the values and three products per block; in cached
+decoding one running sum per value head is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.blend import blend_whole
+from unsmooth.remedies.call import Call
+from unsmooth.remedies.shaping import no_way_past, shape_heads
+from unsmooth.remedies.site import Site
+from unsmooth.remedies.token_mean import token_mean
+
+
+@remedy
+class Shaped(Edit):
+    """Give each head α of its own values, β of what it attends to, less γ of their mean.
+
+    Example:
+        >>> import unsmooth
+        >>> layer = nn.TransformerEncoderLayer(2, nhead=1, batch_first=True)
+        >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        >>> edit = unsmooth.apply(model, "shaped", learn="no").layers[0].unsmooth.shaped
+        >>> values = torch.tensor([[1.0, 0.0], [3.0, 2.0]]).reshape(1, 2, 1, 2)
+        >>> mean = values.mean(1, keepdim=True).expand_as(values)
+        >>> call = Call(values[:, :, 0], False, None, None, None, {}, values)
+        >>> torch.equal(edit.on_heads(mean, call), values)  # uniform attention leaves the identity
+        True
+    """
+
+    name = "shaped"
+    summary = "attention beside an identity and less its uniform part, by three learned numbers per head"
+    paper = "Noci et al. 2023, arXiv 2306.17759; He & Hofmann 2023, arXiv 2311.01906"
+    equation = "A ← αI + βA − γC, C uniform over the keys seen"
+    neutral: ClassVar[Mapping[str, Any] | None] = {"alpha": 0.0, "beta": 1.0, "gamma": 0.0, "skip": "keep"}
+    causal: ClassVar[CausalForm] = "prefix mean"
+    cost = "one mean of the values and three products per block"
+    options: ClassVar[Mapping[str, str]] = {
+        "alpha": "α, the weight of the identity, where training starts or for good, -10 to 10",
+        "beta": "β, the weight of attention, likewise",
+        "gamma": "γ, the weight of the uniform map that is taken off, likewise",
+        "learn": "'head' (three numbers per head, as He & Hofmann), 'layer' (three per layer) or 'no' (Noci et al.)",
+        "skip": "'keep', or 'drop' the way past attention, as both papers do",
+    }
+
+    alpha: Tensor
+    beta: Tensor
+    gamma: Tensor
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        gamma: float = 1.0,
+        learn: str = "head",
+        skip: str = "keep",
+    ) -> None:
+        super().__init__(site)
+        choice("learn", learn, ["head", "layer", "no"])
+        choice("skip", skip, ["keep", "drop"])
+        self.drops_skip = skip == "drop"
+        for name, number in {"alpha": alpha, "beta": beta, "gamma": gamma}.items():
+            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
+            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
+            start = torch.full(shape, within(name, number, -10.0, 10.0), **site.like_weights())
+            if learn == "no":
+                self.register_buffer(name, start, persistent=False)
+            else:
+                self.register_parameter(name, nn.Parameter(start))
+
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where the way past attention is to be dropped and cannot be."""
+        return no_way_past(site, options)
+
+    def places(self) -> tuple[str, ...]:
+        """The sum with the stream only where the stream is taken off."""
+        return ("on_heads", "on_attention_sum") if self.drops_skip else ("on_heads",)
+
+    def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
+        """α·V + β·AV − γ·CV."""
+        assert call.values is not None, "noted for every edit of the heads"
+        values_BNKE = call.values.to(heads_BNHE.dtype)
+        if not call.causal and call.real_BN is None and values_BNKE.shape == heads_BNHE.shape:
+            alpha_H1, beta_H1, gamma_H1 = (one.unsqueeze(-1) for one in (self.alpha, self.beta, self.gamma))
+            own = blend_whole(values_BNKE, values_BNKE, alpha_H1 - 1.0, -gamma_H1)
+            return torch.addcmul(own, heads_BNHE, beta_H1).to(heads_BNHE.dtype)
+        mean_BNKE = token_mean(values_BNKE, call, self.name)
+        return shape_heads(heads_BNHE, values_BNKE, self.alpha, self.beta, mean_BNKE, self.gamma)
+
+    def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
+        """Take off the stream that went past attention."""
+        return -call.stream

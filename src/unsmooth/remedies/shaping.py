@@ -1,0 +1,64 @@
+"""Attention beside an identity: what shaped attention and Value-SkipInit both are, with or without the way past it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unsmooth.remedies.base import Edit
+from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.site import Site
+
+
+def shape_heads(
+    heads_BNHE: Tensor,
+    values_BNKE: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    mean: Tensor | None = None,
+    gamma: Tensor | None = None,
+) -> Tensor:
+    r"""The heads of attention maps that are reweighed beside an identity, :math:`(\alpha I + \beta A - \gamma C)\,V`.
+
+    Sums are in float32 or better, rounded once to the dtype of the heads.
+
+    Args:
+        heads_BNHE: AV, what the query heads give.
+        values_BNKE: V; query heads k·G to k·G + G−1 read value head k.
+        alpha: α, one number or one per query head.
+        beta: β, likewise.
+        mean: CV, broadcastable to V; None where there is no such term.
+        gamma: γ, likewise.
+
+    Example:
+        >>> heads, values = torch.tensor([5.0, 3.0]).reshape(1, 1, 2, 1), torch.tensor([4.0]).reshape(1, 1, 1, 1)
+        >>> one, half = torch.ones(2), torch.full((2,), 0.5)
+        >>> shape_heads(heads, values, half, one, mean=values, gamma=torch.tensor([0.0, 1.0])).flatten()
+        tensor([7., 1.])
+    """
+    heads, shared = heads_BNHE.shape[2], values_BNKE.shape[2]
+    exact = torch.promote_types(heads_BNHE.dtype, torch.float32)
+
+    def by_head(weight: Tensor) -> Tensor:
+        return weight.to(exact).expand(heads).view(shared, heads // shared, 1)
+
+    out = torch.unflatten(heads_BNHE, 2, (shared, -1)).to(exact) * by_head(beta)
+    out = torch.addcmul(out, values_BNKE.unsqueeze(3).to(exact), by_head(alpha))
+    if mean is not None and gamma is not None:
+        out = torch.addcmul(out, mean.unsqueeze(3).to(exact), by_head(gamma), value=-1)
+    return out.flatten(2, 3).to(heads_BNHE.dtype)
+
+
+def no_way_past(site: Site, options: Mapping[str, Any]) -> str | None:
+    """Why a block cannot do without the way past its attention, or None where it can or need not."""
+    if options.get("skip") != "drop":
+        return None
+    if site.wiring.style == "parallel":
+        return 'it adds attention and MLP at once, so the way past attention is the MLP\'s too; skip="keep" works'
+    home = remedies_of(site.block)
+    edits: Mapping[str, Edit] = {} if home is None else home.edits()
+    other = next((name for name, edit in edits.items() if getattr(edit, "drops_skip", False)), None)
+    return None if other is None else f"{other} has dropped the way past its attention already"
