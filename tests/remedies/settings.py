@@ -183,6 +183,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "smooth": _SPECTRAL,
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
+    "value_residual": {
+        "halves": Setting(refused_by=_WINDOWED),
+        "λ by value head": Setting({"learn": "head"}, refused_by=_WINDOWED),
+    },
     "value_skipinit": {
         "by layer": Setting({"beta": 0.4}),
         "by head, without the way past": Setting(
