@@ -156,6 +156,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "to pre": Setting({"to": "pre"}, refused_by=_all_but(*_TO_PRE)),
         "to post": Setting({"to": "post"}, refused_by=_all_but(*_TO_POST)),
     },
+    "pairnorm": {
+        # Small, for what is left without the mean is blown up with all its rounding.
+        "one size": Setting({"scale": 0.1}),
+        "by token": Setting({"scale": 0.1, "scale_by": "token"}),
+        "sized first, on the stream": Setting({"scale_by": "first", "place": "block"}),
+    },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "registers": {
         "four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True),
@@ -182,6 +188,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"variant": "official"}),
     },
     "smooth": _SPECTRAL,
+    "softdecay": {
+        "paper": Setting(refused_by=_CAUSAL),
+        "official": Setting({"variant": "official"}, refused_by=(*_NOT_POST_NORM, *_CAUSAL)),
+    },
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
     "value_residual": {
         "halves": Setting(refused_by=_WINDOWED),

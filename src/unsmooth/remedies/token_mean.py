@@ -58,6 +58,45 @@ def token_mean(
     return mean.to(x.dtype)
 
 
+def token_spread(x_BND: Tensor, call: Call, key: str, *, keep_alone: bool = False) -> tuple[Tensor, Tensor]:
+    r"""How far each token is from the mean of the tokens it may see, and how far those are on average.
+
+    .. math:: c_i = x_i - m_i, \qquad v_i = \frac{1}{|S_i|} \sum_{j \in S_i} \|x_j - m_i\|^2
+
+    A token that comes to n−1 others at a distance of ‖c‖ from the new mean adds ‖c‖²·n/(n−1) to the sum of squares
+    (Welford), so that nothing cancels and what earlier tokens added never changes.
+
+    Args:
+        x_BND: The tokens.
+        call: The block call they belong to.
+        key: The name under which running sums are kept where there is a key/value cache.
+        keep_alone: For tokens that see only themselves, measure from zero instead of from themselves.
+
+    Returns:
+        c (batch, tokens, dim) and v, broadcastable to (batch, tokens, 1), both in float32 or better.
+
+    Example:
+        >>> x = torch.tensor([[[2.0], [4.0], [9.0]]])
+        >>> away, spread = token_spread(x, Call(x, True, None, None, None, {}), "x")
+        >>> away.flatten().tolist(), spread.flatten().tolist()  # of 2; of 2 and 4; of all three
+        ([0.0, 1.0, 4.0], [0.0, 1.0, 8.666666984558105])
+    """
+    x = x_BND.to(_exact(x_BND))
+    if not call.causal:
+        away = x - token_mean(x, call, key, keep_alone=keep_alone)
+        return away, token_mean(away.square().sum(dim=-1, keepdim=True), call, key)
+    total, count_BN = _running(x, call, key)
+    count_BN1 = count_BN.clamp(min=1.0).unsqueeze(-1)
+    first_BN1 = count_BN1 <= 1.0
+    away = x - total / count_BN1
+    if keep_alone:
+        away = torch.where(first_BN1, x, away)
+    square = away.square().sum(dim=-1, keepdim=True)
+    adds = torch.where(first_BN1, 0.0, square * count_BN1 / (count_BN1 - 1.0).clamp(min=1.0))
+    spread = token_mean(adds, call, f"{key}.spread")
+    return away, torch.where(first_BN1, square, spread) if keep_alone else spread
+
+
 def _running(x: Tensor, call: Call, key: str) -> tuple[Tensor, Tensor]:
     """Sum and number of real tokens up to each one, earlier tokens from the cache counted."""
     real_BN = call.real_BN if call.real_BN is not None else torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
