@@ -192,6 +192,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "paper": Setting(refused_by=_CAUSAL),
         "official": Setting({"variant": "official"}, refused_by=(*_NOT_POST_NORM, *_CAUSAL)),
     },
+    "spa": {
+        "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5"), as_loaded={"init": "keep"}),
+        "exponential, weights kept, no way past": Setting(
+            {"kind": "exponential", "init": "keep", "skip": "drop"},
+            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5", "neox_parallel"),
+        ),
+    },
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
     "value_residual": {
         "halves": Setting(refused_by=_WINDOWED),
