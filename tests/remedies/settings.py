@@ -113,20 +113,24 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}, refused_by=_WINDOWED),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
     },
+    "dlcl": {
+        "paper": Setting(refused_by=("albert", *_WINDOWED)),
+        "without norms": Setting({"norm": "none"}, refused_by=("albert", *_WINDOWED)),
+    },
     "differential": {
         "paper": Setting(refused_by=_NOT_MIXED),
         "own map kept, λ by head": Setting(
             {"form": "kept", "lam": 0.3, "learn": "head", "norm": False}, refused_by=_NOT_MIXED
         ),
     },
-    "dlcl": {
-        "paper": Setting(refused_by=("albert", *_WINDOWED)),
-        "without norms": Setting({"norm": "none"}, refused_by=("albert", *_WINDOWED)),
-    },
     "featscale": {
         "paper": Setting({"dc": 0.2, "hc": 0.4}),
         "official": Setting({"dc": 0.2, "hc": 0.4, "variant": "official"}),
         "fixed": Setting({"dc": 0.2, "hc": 0.4, "learn": "no"}),
+    },
+    "gfsa": {
+        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=_NOT_MIXED),
+        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=_NOT_MIXED),
     },
     "laplacian": {
         "the first half": Setting(),
@@ -134,10 +138,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "layerscale": {"γ by depth": Setting()},
-    "gfsa": {
-        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
-        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=(*_WRITTEN_OUT, *_WINDOWED)),
-    },
     "mimetic": {
         "paper": Setting(as_loaded={"values": "keep", "queries": "keep"}),
         "values alone": Setting({"queries": "keep"}, as_loaded={"values": "keep"}),
