@@ -132,10 +132,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=_NOT_MIXED),
         "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=_NOT_MIXED),
     },
-    "laplacian": {
-        "the first half": Setting(),
-        "the last head": Setting({"heads": [-1]}),
-    },
+    "laplacian": {"the first half": Setting()},
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
     "layerscale": {"γ by depth": Setting()},
     "mimetic": {
@@ -163,10 +160,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "sized first, on the stream": Setting({"scale_by": "first", "place": "block"}),
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
-    "registers": {
-        "four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True),
-        "one": Setting({"count": 1, "std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True),
-    },
+    "registers": {"four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True)},
     "residual_scaling": {"1/√L": Setting()},
     "rezero": {
         "norms dropped": Setting({"start": 0.2}),
