@@ -50,12 +50,13 @@ def hosts_of(name: str) -> list[TestHost]:
 
 @pytest.mark.parametrize("name", [name for name in sorted(SETTINGS) if hosts_of(name)[0].name == "bert"])
 def test_a_trained_remedy_comes_back(name: str, bert_folder: Path, tmp_path: Path) -> None:
-    model = trained(unsmooth.apply(bert(bert_folder), name, layers=[0, 2]))
+    layers = (1, 2) if name == "registers" else (0, 2)  # tokens cannot leave in between
+    model = trained(unsmooth.apply(bert(bert_folder), name, layers=layers))
     expected = said(model)
     assert remedies.save(model, tmp_path / "new" / "out") == tmp_path / "new" / "out"
     loaded = unsmooth.load(tmp_path / "new" / "out")
     assert torch.equal(said(loaded), expected)
-    assert remedies.applied(loaded)[0].layers == (0, 2)
+    assert remedies.applied(loaded)[0].layers == layers
     assert remedies.applied(loaded)[0].options == remedies.applied(model)[0].options
     assert torch.equal(said(model), expected)  # saving changed nothing
     assert torch.equal(said(unsmooth.undo(loaded)), said(unsmooth.undo(model)))

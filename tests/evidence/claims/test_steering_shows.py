@@ -61,5 +61,5 @@ def test_finer_patches_are_the_recipe_but_for_its_length() -> None:
     assert (found.network.image // found.network.patch) ** 2 == 256
     assert found.optimiser == given.optimiser
     assert (found.augment, found.batch) == (given.augment, given.batch)
-    assert (found.epochs, given.epochs) == (80, 300)
+    assert (found.epochs, given.epochs) == (60, 300)
     assert found.schedule == given.schedule
