@@ -95,7 +95,7 @@ def _round_trip(case: Case, model: Any, plain: Any, folder: Path, folded: torch.
 
 @check("state_dict round-trips")
 def state_dict(case: Case) -> None:
-    """Its own checkpoint, and that of the plain model, load into a remedied one, strictly."""
+    """Its own checkpoint, and the plain model's, load into a remedied one, strictly; undone, it is what was loaded."""
     model = case.remedied()
     other = case.remedied(trained=False, seed=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -108,3 +108,7 @@ def state_dict(case: Case) -> None:
     other.load_state_dict(plain.state_dict(), strict=True)
     wanted = case.remedied(trained=False, loaded=True)
     close(outputs(case, other), outputs(case, wanted), "plain checkpoint", tolerance=1e-4)
+    remedies.undo(other)
+    state, loaded = other.state_dict(), plain.state_dict()
+    assert list(state) == list(loaded)
+    assert all(torch.equal(state[key], loaded[key]) for key in loaded), "undone, weights are not those loaded"

@@ -19,16 +19,17 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.block import HOME
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.norms import Dropped, are_dropped, drop_norms, put_back_norms, take_norms_out, who_needs_norms
+from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site
 
 
 @remedy
-class B2T(Edit):
+class B2T(Redrawing):
     """Add the input of a block again in front of its last norm.
 
     Example:
@@ -65,7 +66,7 @@ class B2T(Edit):
         scale: float | None = None,
         variant: str = "paper",
     ) -> None:
-        super().__init__(site)
+        super().__init__(site, draws=variant == "official")
         choice("norm", norm, ["keep", "drop"])
         choice("variant", variant, ["paper", "official"])
         if norm == "keep" and scale is not None:
@@ -76,7 +77,6 @@ class B2T(Edit):
         self.scale = site.dim**-0.2 if scale is None else within("scale", scale, 0.0, 10.0)
         self.shrink = site.depth**-0.5
         self.dropped: list[Dropped] = []
-        self.kept: list[Tensor] = []
 
     @property
     def needs_norms(self) -> bool:
@@ -106,15 +106,14 @@ class B2T(Edit):
         if self.drops:
             self.dropped = drop_norms(site)
         if self.rescales:
-            self.kept = [matrix.clone() for matrix in _matrices(site)]
+            self.keep(_matrices(site))
             for matrix in _matrices(site):
                 matrix.mul_(self.shrink)
 
     def remove(self, site: Site) -> None:
         """Put both back."""
         put_back_norms(site, self.dropped)
-        for matrix, was in zip(_matrices(site), self.kept, strict=False):
-            matrix.copy_(was)
+        self.give_back(_matrices(site))
 
     def on_mlp_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
         """The block's input, once more."""
@@ -126,6 +125,7 @@ class B2T(Edit):
 
     def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:
         """A plain checkpoint has weights of dropped norms, which wait until the norms come back."""
+        super().adopt(state, prefix, block_prefix, site)
         take_norms_out(state, block_prefix, site, self.dropped)
 
 

@@ -25,16 +25,17 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, choice, remedy
 from unsmooth.remedies.branches import fold_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.norms import are_dropped
+from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site, as_in_out
 
 
 @remedy
-class DeepNorm(Edit):
+class DeepNorm(Redrawing):
     """Weigh the stream by α in front of each norm, and start the branches smaller by β.
 
     Example:
@@ -74,14 +75,13 @@ class DeepNorm(Edit):
         variant: str = "paper",
         init: str = "beta",
     ) -> None:
-        super().__init__(site)
+        super().__init__(site, draws=init == "beta")
         choice("variant", variant, ["paper", "official"])
         choice("init", init, ["beta", "keep"])
         self.alpha = (2.0 * site.depth) ** 0.25 if alpha is None else _positive("alpha", alpha)
         self.beta = (8.0 * site.depth) ** -0.25 if beta is None else _positive("beta", beta)
         self.variant, self.starts_anew = variant, init == "beta"
         self.own_eps: list[float] = []
-        self.kept: list[Tensor] = []
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -105,7 +105,7 @@ class DeepNorm(Edit):
         if not self.starts_anew:
             return
         weights = _weights(site) if self.variant == "paper" else [*_weights(site), *_biases(site)]
-        self.kept = [weight.clone() for weight in weights]
+        self.keep(weights)
         for weight in weights:
             if self.variant == "official":
                 weight.mul_(self.beta)
@@ -116,8 +116,7 @@ class DeepNorm(Edit):
     def remove(self, site: Site) -> None:
         """Put eps and weights back."""
         self._put_back_eps(site)
-        for weight, was in zip([*_weights(site), *_biases(site)], self.kept, strict=False):
-            weight.copy_(was)
+        self.give_back([*_weights(site), *_biases(site)])
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Divide the branch."""

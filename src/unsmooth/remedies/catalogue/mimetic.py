@@ -25,14 +25,15 @@ from torch import Tensor
 
 from unsmooth.models.block_parts import part
 from unsmooth.networks.mimetic import QUERY_KEY, VALUE_OUTPUT, near_identity
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.queries import queries_and_keys
+from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site, as_in_out
 
 
 @remedy
-class Mimetic(Edit):
+class Mimetic(Redrawing):
     """Start values times output near −I, and queries times keys near I.
 
     Example:
@@ -73,16 +74,13 @@ class Mimetic(Edit):
         values: str = "draw",
         queries: str = "draw",
     ) -> None:
-        super().__init__(site)
+        super().__init__(site, draws=True)
         choice("values", values, ["draw", "keep"])
         choice("queries", queries, ["draw", "keep"])
         self.alpha, self.beta = within("alpha", alpha, 0.0, 10.0), within("beta", beta, -10.0, 10.0)
         self.query_alpha = within("query_alpha", query_alpha, 0.0, 10.0)
         self.query_beta = within("query_beta", query_beta, -10.0, 10.0)
         self.draws_values, self.draws_queries = values == "draw", queries == "draw"
-        self.kept: list[Tensor] = []
-        # A part of the state, so that a checkpoint of this model is told from one of the plain model.
-        self.register_buffer("drawn", torch.ones(1, device=site.output_matrix().device))
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -102,25 +100,18 @@ class Mimetic(Edit):
     @torch.no_grad()
     def install(self, site: Site) -> None:
         """Draw the weights."""
-        self.kept = [weight.clone() for weight in self._weights(site)]
+        self.keep(self._weights(site))
         if self.draws_values:
             self._draw_values(site)
         if self.draws_queries:
             self._draw_queries(site)
 
-    @torch.no_grad()
     def remove(self, site: Site) -> None:
-        """Put back what was drawn over, unless something was loaded over that."""
-        for weight, was in zip(self._weights(site), self.kept, strict=False):
-            weight.copy_(was)
+        """Put back what was drawn over."""
+        self.give_back(self._weights(site))
 
     def fold(self, site: Site) -> None:
         """Nothing is left to do."""
-
-    def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:
-        """A plain checkpoint replaces what was drawn, and what was drawn over."""
-        self.kept = []
-        super().adopt(state, prefix, block_prefix, site)
 
     def _draw_values(self, site: Site) -> None:
         value_DKE, output_FD = self._weights(site)[:2]

@@ -29,17 +29,18 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.queries import queries_and_keys
+from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.shaping import no_way_past
 from unsmooth.remedies.site import Site
 
 
 @remedy
-class SignalPreserving(Edit):
+class SignalPreserving(Redrawing):
     """Add log P to the logits, and multiply what each token gets by its entry of D."""
 
     name = "spa"
@@ -58,14 +59,13 @@ class SignalPreserving(Edit):
     def __init__(
         self, site: Site, *, kind: str = "uniform", last: float = 0.8, init: str = "paper", skip: str = "keep"
     ) -> None:
-        super().__init__(site)
+        super().__init__(site, draws=init == "paper")
         choice("kind", kind, ["uniform", "exponential"])
         choice("init", init, ["paper", "keep"])
         choice("skip", skip, ["keep", "drop"])
         self.kind, self.starts_anew, self.drops_skip = kind, init == "paper", skip == "drop"
         step = within("last", last, 0.01, 0.9999) / site.depth
         self.before, self.after = step * site.index, step * (site.index + 1)
-        self.kept: list[Tensor] = []
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -89,7 +89,7 @@ class SignalPreserving(Edit):
         if not self.starts_anew:
             return
         value, output, queries = site.value_matrix(), site.output_matrix(), _query_weights(site) or []
-        self.kept = [value.clone(), output.clone(), *(weight.clone() for weight in queries)]
+        self.keep([value, output, *queries])
         site.write_value_matrix(_orthogonal(value))
         output.copy_(_orthogonal(output))
         for weight in queries:
