@@ -84,9 +84,31 @@ VARIANTS = (
     Variant("rezero", {"norm": "keep"}, fold=True),
     Variant("rezero", {"norm": "drop"}),
     Variant("residual_scaling", {}, fold=True),
+    Variant("gfsa", {}, 1.50),
+    Variant("centred", {}, 1.15),
+    Variant("shaped", {}, 1.15),
+    Variant("value_skipinit", {}, 1.15),
+    Variant("value_residual", {}, 1.15),
+    Variant("laplacian", {}, 1.15),
+    Variant("talking_heads", {}, 1.15),
+    Variant("differential", {}, 1.15),
+    Variant("pairnorm", {}, 1.15),
+    Variant("softdecay"),
+    Variant("registers", {}, 1.15),
+    Variant("skipinit", {"norm": "keep"}),
+    Variant("layerscale"),
+    Variant("layernorm_scaling"),
+    Variant("peri_norm"),
+    Variant("dlcl"),
+    Variant("sigma_reparam"),
+    Variant("norm_signs"),
+    Variant("mimetic"),
+    Variant("norm_place", {"to": "post"}),
 )
 # These are for post-norm stacks alone.
-POST_NORM = (Variant("deepnorm", {}, fold=True), Variant("b2t"), Variant("deescalate", {}, 1.03))
+POST_NORM = (Variant("deepnorm", {}, fold=True), Variant("b2t"), Variant("admin"), Variant("deescalate", {}, 1.03))
+# Made for decoders, and this is none.
+LEFT_OUT = ("spa",)
 
 
 class TorchViT(nn.Module):
