@@ -18,7 +18,7 @@ help:
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
 	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
 	@echo "make theory   run the catalogue of the idealised layer, redraw docs/theory.md"
-	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (a quarter of an hour)"
+	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (half an hour)"
 	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"
 	@echo "make bench-remedies  what remedies cost in a training step and keep over a thousand -> docs/remedies"
 	@echo "make train    a small ViT on synthetic images in a minute: log, measurements, page in runs/tiny"
