@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.evidence.trained import Studies, bench, run
-from unsmooth.evidence import CLAIMS, STUDIES, Bench
+from unsmooth.evidence import CLAIMS, STUDIES, Bench, NotFinishedError
 
 CLAIM = CLAIMS["steering-shows"]
 BEFORE = {"plain": 0.5, "sharpen": 0.1, "smooth": 0.8}
@@ -51,6 +51,26 @@ def test_one_seed_is_told_and_decides_nothing() -> None:
     *_, after = CLAIM.figure(numbers).panels
     assert after.series[0].low is None
     assert after.series[1].y == pytest.approx([0.3, 0.1])
+
+
+def test_the_verdict_does_not_wait_for_what_is_only_told_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfinished(*_: object) -> None:
+        raise NotFinishedError("no time")
+
+    given = studies({"plain": [0.3, 0.31, 0.33], "sharpen": [0.1, 0.11, 0.12], "smooth": [0.6, 0.62, 0.63]})
+    place, whole = bench(**given), CLAIM.judge(CLAIM.measure(bench(**given)))
+    known = type(place).study
+    monkeypatch.setattr(
+        type(place), "study", lambda self, name: (known if name == "steering" else unfinished)(self, name)
+    )
+    numbers = CLAIM.measure(place)
+    found = CLAIM.judge(numbers)
+    assert found.verdict == whole.verdict == "confirmed"
+    assert found.findings == tuple(one for one in whole.findings if not one.what.startswith("finer patches"))
+    assert len(CLAIM.figure(numbers).panels) == 2
+    monkeypatch.setattr(type(place), "study", unfinished)
+    with pytest.raises(NotFinishedError):
+        CLAIM.measure(place)
 
 
 def test_finer_patches_are_the_recipe_but_for_its_length() -> None:

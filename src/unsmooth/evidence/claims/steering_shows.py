@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.carrying import NotFinishedError
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, below, judged
@@ -35,22 +37,17 @@ class SteeringShows(Claim):
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Mean cosine per layer of every run, before and after: of each study, variant and seed."""
-        return {
-            study: {
-                variant: {
-                    str(seed): {moment: run.layers("mean_cosine", place) for moment, place in MOMENTS.items()}
-                    for seed, run in runs.items()
-                }
-                for variant, runs in bench.study(study).items()
-            }
-            for study in self.studies
-        }
+        measured = {"steering": _similarity(bench, "steering")}
+        # Nothing is judged by it: where there was no time to train it, the verdict does not wait.
+        with suppress(NotFinishedError):
+            measured["finer_patches"] = _similarity(bench, "finer_patches")
+        return measured
 
     def judge(self, measured: Measured) -> Judgement:
         """Four paired differences of `steering`; those of the other study, which has one seed, are told beside them."""
         by_study = {study: _gaps(found) for study, found in measured.items()}
         found = [Finding(what, gap, side(gap)) for what, gap, side in by_study["steering"]]
-        finer = [Finding(f"{FINER}: {what}", gap) for what, gap, _ in by_study["finer_patches"]]
+        finer = [Finding(f"{FINER}: {what}", gap) for what, gap, _ in by_study.get("finer_patches", ())]
         after = {
             variant: over_seeds(list(_last(runs, "after training").values()))
             for variant, runs in measured["steering"].items()
@@ -71,6 +68,16 @@ class SteeringShows(Claim):
             for moment in MOMENTS
         ]
         return Figure("Mean cosine of the tokens by layer, mean and 95 % interval over seeds.", panels)
+
+
+def _similarity(bench: Bench, study: str) -> dict[str, Any]:
+    return {
+        variant: {
+            str(seed): {moment: run.layers("mean_cosine", place) for moment, place in MOMENTS.items()}
+            for seed, run in runs.items()
+        }
+        for variant, runs in bench.study(study).items()
+    }
 
 
 def _gaps(found: Measured) -> list[tuple[str, Interval, Callable[[Interval], Verdict]]]:
