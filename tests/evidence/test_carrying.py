@@ -100,11 +100,17 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
     done = []
     for _ in range(2):
         with pytest.raises(NotFinishedError, match="Try the same command again"):
-            carry_out_study(Smallest(), bench(tmp_path, minutes=0.0), seeds=(0,))
+            carry_out_study(Smallest(), bench(tmp_path, minutes=1e-3), seeds=(0,))
         done.append(json.loads((tmp_path / "runs/tiny/smallest/plain/seed-0/manifest.json").read_text())["done"])
     assert 0 < done[0] < done[1] < 8
     found = carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
     assert [outcome(run) for run in found] == [outcome(run) for run in whole[1]]
+
+
+def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(NotFinishedError, match="plain, sharpen of seed 0 is not done"):
+        carry_out_study(Smallest(), bench(tmp_path, minutes=0.0), seeds=(0,))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_there_is_not_trained_again(whole: tuple[Bench, list[Trained]]) -> None:

@@ -26,7 +26,7 @@ class Bench:
         runs: Folder of training runs: large, and not for sharing.
         device: Where to train; "auto" takes a GPU where there is one.
         specimens: Models that others trained, besides those that come with the package.
-        minutes: Stop training after so many; call again to go on.
+        minutes: Stop training after so many; call again to go on. 0 trains nothing.
         sharing: How many commands like this one share the GPU; what a run's minutes are divided by.
         tell: Called with every `Progress` of a training run.
     """

@@ -85,8 +85,10 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
             left[variant] = config
     if not left:
         return
-    places = {_place(variant, config): config for variant, config in left.items()}
     minutes = None if end is None else (end - time.monotonic()) / 60
+    if minutes is not None and minutes <= 0:  # 0 minutes are for what is there already: nothing is built
+        raise _not_finished(study, left)
+    places = {_place(variant, config): config for variant, config in left.items()}
     folders = train_together(places, _home(study, bench), minutes=minutes, tell=bench.tell)
     done: dict[tuple[str, int], Trained] = {}
     for (variant, config), folder in zip(left.items(), folders, strict=True):
@@ -96,11 +98,16 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
                 run = replace(run, looked=_looked(study, config, folder, bench))
             done[variant, config.seed] = run
     _add(done, study, bench)
-    if unfinished := [variant for variant, config in left.items() if (variant, config.seed) not in done]:
-        raise NotFinishedError(
-            f"Expected {study.name} to be trained in the time given but {', '.join(unfinished)} of seed "
-            f"{next(iter(left.values())).seed} is not done. Try the same command again: it goes on from there."
-        )
+    if unfinished := {variant: config for variant, config in left.items() if (variant, config.seed) not in done}:
+        raise _not_finished(study, unfinished)
+
+
+def _not_finished(study: Study, left: Mapping[str, Config]) -> NotFinishedError:
+    seed = next(iter(left.values())).seed
+    return NotFinishedError(
+        f"Expected {study.name} to be trained in the time given but {', '.join(left)} of seed {seed} is not done. "
+        "Try the same command again: it goes on from there."
+    )
 
 
 def _add(done: Mapping[tuple[str, int], Trained], study: Study, bench: Bench) -> None:
