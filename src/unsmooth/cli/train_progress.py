@@ -82,5 +82,5 @@ def _so_far(progress: Progress) -> str:
 
 def in_words(progress: Progress) -> str:
     """The newest numbers, in a few words."""
-    names = {"train/loss": "loss", "evaluation/loss": "test loss", "evaluation/accuracy": "accuracy"}
+    names = {"train/loss": "loss", "evaluation/loss": "evaluation loss", "evaluation/accuracy": "accuracy"}
     return ", ".join(f"{word} {progress.said[name]:.3f}" for name, word in names.items() if name in progress.said)

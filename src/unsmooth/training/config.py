@@ -21,6 +21,9 @@ class DataConfig:
         vocabulary: For texts in BPE: how many tokens.
         train_limit: Use only so many training samples, equally many of each class where there are classes.
         test_limit: Likewise for evaluation.
+        hold_out: Share of the training samples that is not learned from and takes the place of the test set in
+            evaluations and measurements: of each class, or the end of a text. The same ones for every seed. Of what
+            `train_limit` leaves; `test_limit` counts those held out.
         tasks: For SuperGLUE: which tasks.
         encoder: For SuperGLUE: folder of the encoder to start from; None starts from random weights.
     """
@@ -31,8 +34,14 @@ class DataConfig:
     vocabulary: int = 32768
     train_limit: int | None = None
     test_limit: int | None = None
+    hold_out: float = 0.0
     tasks: tuple[str, ...] = ()
     encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hold_out < 1:
+            what = "data.hold_out from 0 to below 1, a share of the training samples"
+            raise expected(what, self.hold_out, "--set data.hold_out=0.1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,8 @@ class Measuring:
     Args:
         every: Epochs (or steps where the run's length is given in steps) between measurements; 0 for none between.
         at: Further moments, in the same unit.
-        sequences: Images or texts of the test set to measure on; 0 measures nothing at all, not even at the ends.
+        sequences: Images or texts to measure on, of the test set or held out; 0 measures nothing at all, not even at
+            the ends.
         metrics: As for `unsmooth.scan`; empty for its default set.
     """
 

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.networks.saving import build
 from unsmooth.registry import Registry
 from unsmooth.training.config import Config
+from unsmooth.training.data.hold_out import HoldOutError
 from unsmooth.training.place import Place
 
 
@@ -33,7 +35,13 @@ class Task(ABC):
     better: ClassVar[Mapping[str, bool]] = {"loss": False}
     """The metrics of `evaluate`, and whether more is better."""
 
+    holds_out: ClassVar[bool] = False
+    """Whether it heeds ``data.hold_out``."""
+
     def __init__(self, config: Config, place: Place, share: int) -> None:
+        if config.data.hold_out and not self.holds_out:
+            got = f"{self.name!r}, which learns from all of them"
+            raise HoldOutError(str(expected("a task that can hold samples out", got, "a hold-out of 0: the test set")))
         self.config, self.place, self.share = config, place, share
         self.dtype = torch.float64 if config.engine.precision == "float64" else torch.float32
 
@@ -56,7 +64,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Metrics by name, "loss" among them, over the test set; the same on every process."""
+        """Metrics by name, "loss" among them, over the test set or what is held out; the same on every process."""
 
     @abstractmethod
     def probe(self, sequences: int) -> Any:
@@ -64,7 +72,12 @@ class Task(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The data, for the manifest: name, synthetic, digest, how many samples."""
+        """The data, for the manifest: name, synthetic, digest, how many samples, and `held_out`."""
+
+    def held_out(self) -> dict[str, Any]:
+        """For `describe`: which share was held out of training and stands for the test set; nothing where none was."""
+        share = self.config.data.hold_out
+        return {"hold_out": share} if share else {}
 
     def fusible(self) -> list[nn.Module]:
         """Modules beside the model's blocks that are worth compiling."""

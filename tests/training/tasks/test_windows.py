@@ -23,7 +23,7 @@ def on_disk(folder: Path, count: int, dtype: str) -> tuple[Tokens, numpy.ndarray
     ids = numpy.random.default_rng(1).integers(0, 250 if dtype == "uint8" else 60_000, count).astype(dtype)
     path = folder / f"{dtype}.bin"
     path.write_bytes(ids.tobytes())
-    return Tokens(path, dtype, count, count), ids
+    return Tokens(path, dtype, count), ids
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])

@@ -171,7 +171,8 @@ def facts_of(variant: Variant) -> list[tuple[str, str]]:
     """Key facts, label and text; those that nothing tells of are left out."""
     run = variant.runs[0]
     data: Mapping[str, Any] = run.data
-    sizes = [f"{count:,} {word}" for word in ("train", "test") if isinstance(count := data.get(word), int)]
+    called = {"train": "train", "test": "held out of it" if data.get("hold_out") else "test"}
+    sizes = [f"{count:,} {word}" for key, word in called.items() if isinstance(count := data.get(key), int)]
     parameters = run.manifest.get("parameters")
     seconds = [value for one in variant.runs if (value := finite(one.manifest.get("seconds"))) is not None]
     remedies = printable(" + ".join(run.remedies)) or "none"

@@ -12,6 +12,7 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.training.data.cards import CifarCard, cifar_card
 from unsmooth.training.data.cifar_records import again, binaries, checked, read_records
+from unsmooth.training.data.hold_out import split_by_class
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ class Images:
             train_labels=self.train_labels[chosen],
             test_images=self.test_images[shown],
             test_labels=self.test_labels[shown],
+        )
+
+    def held_out(self, share: float) -> Images:
+        """A share of the training images, of each class, in place of the test images."""
+        learned, held = split_by_class(self.train_labels, share)
+        return replace(
+            self,
+            train_images=self.train_images[learned],
+            train_labels=self.train_labels[learned],
+            test_images=self.train_images[held],
+            test_labels=self.train_labels[held],
         )
 
 

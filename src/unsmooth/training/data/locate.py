@@ -25,6 +25,7 @@ def find_images(
     size: int = 32,
     train_limit: int | None = None,
     test_limit: int | None = None,
+    hold_out: float = 0.0,
     seed: int = 0,
 ) -> Images:
     """Images that fit into memory.
@@ -36,6 +37,7 @@ def find_images(
         size: Height and width; CIFAR has its own.
         train_limit: Use only so many, spread over the classes.
         test_limit: Likewise.
+        hold_out: Share of the training images to have in place of the test images.
         seed: Of synthetic images.
 
     Returns:
@@ -43,15 +45,19 @@ def find_images(
     """
     folder = _folder(name, data)
     if folder is None:
-        return synthetic_images(classes, train_limit or 10_000, test_limit or 2_000, size, seed)
+        images = synthetic_images(classes, train_limit or 10_000, test_limit or 2_000, size, seed)
+    else:
+        images = _read_images(name, folder, size).limited(train_limit, test_limit)
+    return images.held_out(hold_out).limited(test=test_limit) if hold_out else images
+
+
+def _read_images(name: str, folder: Path, size: int) -> Images:
     card = CARDS.get(name)
     if isinstance(card, CifarCard):
-        images = read_cifar(folder, len(card.classes))
-    else:
-        train, test = read_image_folders(folder)
-        _check_small(train, test, size)
-        images = read_whole(train, test, name, size)
-    return images.limited(train_limit, test_limit)
+        return read_cifar(folder, len(card.classes))
+    train, test = read_image_folders(folder)
+    _check_small(train, test, size)
+    return read_whole(train, test, name, size)
 
 
 def find_image_folders(name: str, data: str | Path | None = None) -> tuple[ImageFolder, ImageFolder] | None:

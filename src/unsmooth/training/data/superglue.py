@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unsmooth.errors import expected, unknown_name
+from unsmooth.training.data.hold_out import split_by_class
 from unsmooth.training.data.images import missing
 
 Segments = tuple[str, ...]
@@ -109,6 +112,26 @@ def read_task(folder: str | Path, task: str, split: str = "train") -> list[Examp
     if not found:
         raise expected(f"examples of {chosen.folder} in {path}", "none", "`unsmooth data get superglue`")
     return found
+
+
+def split_examples(examples: list[Example], share: float) -> tuple[list[Example], list[Example]]:
+    """Examples to learn from and a share to hold out: of each label, or of passages where several share one.
+
+    >>> answers = [Example(((passage, "?"),), 0, f"{passage}-1") for passage in "aabbccdd"]
+    >>> [sorted({one.texts[0][0] for one in part}) for part in split_examples(answers, 0.25)]
+    [['a', 'c', 'd'], ['b']]
+    """
+    if all(one.group is None for one in examples):
+        places = split_by_class(torch.tensor([one.label for one in examples]), share)
+        learned, held = ([examples[place] for place in part.tolist()] for part in places)
+        return learned, held
+    passages = list(dict.fromkeys(one.texts[0][0] for one in examples))
+    _, held_out = split_by_class(torch.zeros(len(passages), dtype=torch.int64), share)
+    chosen = {passages[place] for place in held_out.tolist()}
+    return (
+        [one for one in examples if one.texts[0][0] not in chosen],
+        [one for one in examples if one.texts[0][0] in chosen],
+    )
 
 
 def task_named(name: str) -> GlueTask:

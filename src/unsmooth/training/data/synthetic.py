@@ -81,7 +81,7 @@ def synthetic_text(
     ids = chosen.encode(words)[:tokens].astype(dtype_for(chosen.vocabulary))
     cuts = [0, len(ids) * 90 // 100, len(ids) * 95 // 100, len(ids)]
     parts = [ids[start:stop] for start, stop in pairwise(cuts)]
-    train, valid, test = (held(part, len(chosen.decode(part).encode())) for part in parts)
+    train, valid, test = map(held, parts)
     digest = f"synthetic-text-{tokens}-{seed}"
     return Text(train, valid, chosen.vocabulary, chosen, digest, "synthetic", synthetic=True, test=test)
 

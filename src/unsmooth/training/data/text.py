@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import whole_folder, write_whole
+from unsmooth.training.data.hold_out import nothing_left
 from unsmooth.training.data.text_stream import Stretch, splits
 from unsmooth.training.data.tokenizing import ByteTokenizer, Tokenizer, load_tokenizer, train_bpe
 
@@ -33,13 +35,13 @@ class Tokens:
         source: The file, or the ids themselves.
         dtype: Of the file: "uint8", "uint16" or "int32".
         length: How many tokens.
-        bytes: How many bytes the text has, for losses per byte.
+        start: Which one is the first.
     """
 
     source: Path | numpy.ndarray
     dtype: str
     length: int
-    bytes: int
+    start: int = 0
 
     def __len__(self) -> int:
         return self.length
@@ -58,6 +60,14 @@ class Tokens:
         places = starts_B.cpu().numpy()[:, None] + numpy.arange(length)
         return torch.from_numpy(self._array()[places].astype(numpy.int64))
 
+    def part(self, start: int, stop: int) -> Tokens:
+        """Those from `start` to `stop`, where they are.
+
+        >>> held(numpy.arange(10)).part(2, 8).part(1, 6)[:]
+        tensor([3, 4, 5, 6, 7])
+        """
+        return replace(self, start=self.start + start, length=stop - start)
+
     def whole(self, dtype: torch.dtype = torch.int64) -> Tensor:
         """All ids, in memory."""
         return torch.from_numpy(self._array().astype(numpy.int32)).to(dtype)
@@ -65,8 +75,9 @@ class Tokens:
     def _array(self) -> numpy.ndarray:
         # Opened anew each time, which is cheap: there is no open file to carry into other processes.
         if isinstance(self.source, Path):
-            return numpy.memmap(self.source, dtype=self.dtype, mode="r", shape=(self.length,))
-        return self.source
+            first = self.start * numpy.dtype(self.dtype).itemsize
+            return numpy.memmap(self.source, dtype=self.dtype, mode="r", offset=first, shape=(self.length,))
+        return self.source[self.start : self.start + self.length]
 
 
 @dataclass(frozen=True)
@@ -133,9 +144,31 @@ def open_text(
     return found
 
 
-def held(ids: numpy.ndarray, size: int = 0) -> Tokens:
+def held(ids: numpy.ndarray) -> Tokens:
     """Tokens in memory."""
-    return Tokens(ids, str(ids.dtype), len(ids), size)
+    return Tokens(ids, str(ids.dtype), len(ids))
+
+
+def end_held_out(text: Text, share: float, sequence: int, limit: int | None = None) -> Text:
+    """The end of the training split in place of the validation split; the tokenizer stays that of all of it.
+
+    Args:
+        text: With the splits that it has.
+        share: Of the training split.
+        sequence: Tokens of one sequence, which must fit in both parts.
+        limit: Only so many sequences of the training split are used, from its beginning.
+
+    >>> text = Text(held(numpy.arange(100)), held(numpy.arange(3)), 256, ByteTokenizer(), "", "short")
+    >>> found = end_held_out(text, 0.25, sequence=4, limit=20)  # 20 sequences of 4, and the last one's target
+    >>> len(found.train), len(found.valid), found.valid[:1].item()
+    (61, 20, 61)
+    """
+    whole = len(text.train) if limit is None else min(len(text.train), limit * sequence + 1)
+    cut = whole - math.floor(share * whole + 0.5)
+    if min(cut, whole - cut) < sequence + 1:
+        what = f"{sequence + 1} tokens on both sides of a hold-out of {share:g}"
+        raise nothing_left(what, f"{cut} to learn from and {whole - cut} to evaluate on in {text.name}")
+    return replace(text, train=text.train.part(0, cut), valid=text.train.part(cut, whole))
 
 
 def check_length(text: Text, sequence: int) -> None:
@@ -211,7 +244,7 @@ def _read(folder: Path, name: str, digest: str) -> Text | None:
             if path.stat().st_size != size["tokens"] * width:
                 return None
             source = path if size["tokens"] else numpy.empty(0, dtype=record["dtype"])  # nothing cannot be mapped
-            found[split] = Tokens(source, record["dtype"], size["tokens"], size["bytes"])
+            found[split] = Tokens(source, record["dtype"], size["tokens"])
         tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, KeyError, TypeError):
         return None

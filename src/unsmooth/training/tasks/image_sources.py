@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unsmooth import keyed
 from unsmooth.training.config import Config
+from unsmooth.training.data.hold_out import split_by_class
 from unsmooth.training.data.image_folder import ImageFolder
 from unsmooth.training.data.images import Images
 from unsmooth.training.order import Order
@@ -114,7 +115,11 @@ class ImageFiles:
     def __init__(
         self, train: ImageFolder, test: ImageFolder, size: int, config: Config, place: Place, share: int
     ) -> None:
-        self.train, self.test_files = _limited(train, config.data.train_limit), _limited(test, config.data.test_limit)
+        self.train = _limited(train, config.data.train_limit)
+        if config.data.hold_out:
+            learned, held = split_by_class(self.train.labels, config.data.hold_out)
+            self.train, test = _some(self.train, learned), _some(self.train, held)
+        self.test_files = _limited(test, config.data.test_limit)
         self.size, self.device, self.name = size, place.device, config.data.name
         self.classes, self.tests = train.classes, len(self.test_files)
         self._cropping = keyed.stream(config.seed, "resized crop")
@@ -162,10 +167,11 @@ class ImageFiles:
 
 def _limited(folder: ImageFolder, limit: int | None) -> ImageFolder:
     """Evenly spread over the files, which are in the order of their classes."""
-    if limit is None:
-        return folder
-    chosen = spread(len(folder), limit)
-    return replace(folder, files=tuple(folder.files[one] for one in chosen.tolist()), labels=folder.labels[chosen])
+    return folder if limit is None else _some(folder, spread(len(folder), limit))
+
+
+def _some(folder: ImageFolder, places: Tensor) -> ImageFolder:
+    return replace(folder, files=tuple(folder.files[one] for one in places.tolist()), labels=folder.labels[places])
 
 
 def _processors() -> int:

@@ -59,6 +59,7 @@ class ImageTask(Task):
 
     name = "images"
     better: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True}
+    holds_out = True
 
     def __init__(self, config: Config, place: Place, share: int) -> None:
         super().__init__(config, place, share)
@@ -83,6 +84,7 @@ class ImageTask(Task):
             size=network.image,
             train_limit=data.train_limit,
             test_limit=data.test_limit,
+            hold_out=data.hold_out,
         )
         return ResidentImages(images, self.config, self.place, self.share)
 
@@ -107,7 +109,7 @@ class ImageTask(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss and accuracy on the test set."""
+        """Loss and accuracy on the test images, or on those held out."""
         sums = torch.zeros(3, dtype=torch.float64, device=self.place.device)
         for part, weight in dealt(self.source.tests, _EVALUATION_BATCH, self.place):
             images, labels = self.source.test(torch.arange(part.start, part.stop))
@@ -137,7 +139,7 @@ class ImageTask(Task):
 
     def describe(self) -> dict[str, Any]:
         """Which images, and how many."""
-        return self.source.describe()
+        return {**self.source.describe(), **self.held_out()}
 
 
 TASKS.add("images", ImageTask)

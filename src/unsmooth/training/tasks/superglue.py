@@ -18,8 +18,9 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth import keyed
 from unsmooth.errors import expected
 from unsmooth.training.config import Config
+from unsmooth.training.data.hold_out import nothing_left
 from unsmooth.training.data.locate import find_superglue
-from unsmooth.training.data.superglue import Example, read_task, task_named
+from unsmooth.training.data.superglue import Example, read_task, split_examples, task_named
 from unsmooth.training.data.superglue_scores import majority, score
 from unsmooth.training.data.tokenizing import PAD, encode_segments
 from unsmooth.training.order import Order
@@ -56,6 +57,7 @@ class SuperGlueTask(Task):
 
     name = "superglue"
     better: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True}
+    holds_out = True
 
     def __init__(self, config: Config, place: Place, share: int) -> None:
         super().__init__(config, place, share)
@@ -65,7 +67,11 @@ class SuperGlueTask(Task):
         diagnostic = self.glue.name in _DIAGNOSTICS
         folder = find_superglue(config.data.path)
         self.train = _some(read_task(folder, "rte" if diagnostic else self.glue.name), config.data.train_limit)
-        self.test = _some(read_task(folder, self.glue.name, "test" if diagnostic else "val"), config.data.test_limit)
+        if config.data.hold_out:
+            self.train, test = self._split()
+        else:
+            test = read_task(folder, self.glue.name, "test" if diagnostic else "val")
+        self.test = _some(test, config.data.test_limit)
         encoder = start_encoder(config)
         self.tokenizer = start_tokenizer(config, (text for one in self.train for part in one.texts for text in part))
         check_vocabulary(self.tokenizer.vocabulary, encoder.config.vocabulary)
@@ -74,6 +80,12 @@ class SuperGlueTask(Task):
         self._digest = hashlib.sha256(repr((self.train, self.test)).encode()).hexdigest()
         self.order = Order(len(self.train), share, config.seed, place)
         self._dropping = keyed.stream(config.seed, "drop")
+
+    def _split(self) -> tuple[list[Example], list[Example]]:
+        """What is learned from, and what is held out in place of the validation set."""
+        if self.glue.name in _DIAGNOSTICS:
+            raise nothing_left("a task with training examples of its own", f"{self.glue.folder}, which has none")
+        return split_examples(self.train, self.config.data.hold_out)
 
     def _encoded(self) -> tuple[Rows, Rows]:
         both = [[_candidates(self.tokenizer, one, self._most) for one in part] for part in (self.train, self.test)]
@@ -162,6 +174,7 @@ class SuperGlueTask(Task):
             "test": len(self.test),
             "length": self.train_rows.ids.shape[2],
             "encoder": self.config.data.encoder,
+            **self.held_out(),
         }
 
     def save_beside(self, folder: Any) -> None:

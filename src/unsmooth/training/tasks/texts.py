@@ -11,7 +11,7 @@ from unsmooth.errors import expected
 from unsmooth.networks.config import DecoderConfig, EncoderConfig
 from unsmooth.training.config import Config
 from unsmooth.training.data.locate import find_text
-from unsmooth.training.data.text import Text, check_length
+from unsmooth.training.data.text import Text, check_length, end_held_out
 from unsmooth.training.place import Place
 from unsmooth.training.task import Task
 from unsmooth.training.tasks.dealing import in_parts, spread
@@ -27,6 +27,7 @@ class TextTask(Task):
         share: Sequences that this process takes at a time.
     """
 
+    holds_out = True
     special: ClassVar[bool]
     """Whether ids are needed that no text has, such as that of [MASK]."""
 
@@ -55,7 +56,7 @@ class TextTask(Task):
         )
         if self.place.first:
             self.place.wait()
-        return text
+        return end_held_out(text, data.hold_out, self.length, data.train_limit) if data.hold_out else text
 
     def unigram(self) -> Tensor:
         """−ln p of each token by its count in the training text; counted when first asked for."""
@@ -82,6 +83,7 @@ class TextTask(Task):
             "unit": "tokens",
             "tokenizer": self.config.data.tokenizer,
             "vocabulary": text.vocabulary,
+            **self.held_out(),
         }
 
     def save_beside(self, folder: Any) -> None:
