@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
-	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-page arena docs
+	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -29,11 +29,13 @@ help:
 	@echo "make training-page  docs/training from benchmarks/results"
 	@echo "make evidence all claims at the smallest scale, timed (two minutes)"
 	@echo "make evidence-models  the two claims about trained models, on eleven of them (an hour)"
+	@echo "make evidence-runs  train what claims still wait for, studies side by side (an hour of an H200 from nothing)"
 	@echo "make evidence-page  docs/evidence and the ledger of README.md from evidence/"
 	@echo "make arena    seventeen remedies on ViT-Ti and CIFAR-100 at equal budget -> docs/arena (25 minutes of an H200)"
 	@echo "make docs     the site, with a page for every metric, model, remedy, recipe and claim -> build/site"
 	@echo "make rivals   answers and cost beside other tools, in environments of their own -> docs/rivals (hours)"
 	@echo "make features the feature table from benchmarks/features.json -> docs/features.md"
+	@echo "make definitions  published definitions on demo:plain -> benchmarks/results, and the sentence in README.md"
 	@echo "make atlas    every trained model at hand and the demo models, scanned -> docs/atlas"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make clean    remove the environment and caches"
@@ -125,6 +127,9 @@ evidence: $(VENV)/installed
 evidence-models: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.evidence_models
 
+evidence-runs: $(VENV)/installed
+	$(BIN)/python -m benchmarks.evidence_runs
+
 evidence-page: $(VENV)/installed
 	$(BIN)/python -m benchmarks.evidence_page
 
@@ -135,7 +140,7 @@ arena: $(VENV)/installed
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-.PHONY: rivals rivals-env features atlas
+.PHONY: rivals rivals-env features definitions atlas
 # Rivals pin versions that do not go with ours: each environment is its own, with every package named.
 .rivals/%/installed: benchmarks/rivals/environments/%.txt
 	$(PYTHON) -m venv .rivals/$*
@@ -149,6 +154,9 @@ rivals: $(VENV)/installed rivals-env
 
 features: $(VENV)/installed
 	$(BIN)/python -m benchmarks.features
+
+definitions: $(VENV)/installed
+	$(BIN)/python -m benchmarks.definitions
 
 atlas: $(VENV)/installed
 	$(BIN)/python -m benchmarks.atlas
