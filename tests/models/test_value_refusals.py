@@ -110,7 +110,7 @@ REFUSED = [
     ),
     ("timm_vit-stand-in", _extra_lambda, "plain Attention.*lambda_q1"),
     ("timm_vit-stand-in", _set("attn.norm", lambda old: nn.LayerNorm(16)), "nothing between values and output"),
-    ("timm_vit-stand-in", _set("ls1", lambda old: nn.Linear(16, 16)), "a layer scale with 'gamma' at 'ls1'"),
+    ("timm_vit-stand-in", _set("ls1", lambda old: nn.Linear(16, 16)), "a weight 'gamma' at 'ls1'"),
     ("torch_encoder-post-batch-first", _extra_key, "an extra key"),
     ("torch_encoder-post-batch-first", _other_width, "keys or values of another width"),
     ("bloom-tiny", _residual_after_norm, "one added to the normalised stream"),

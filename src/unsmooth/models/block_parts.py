@@ -132,6 +132,19 @@ def optional(block: nn.Module, path: str, name: str) -> Tensor | None:
     return None if getattr(module, name, None) is None else readable(block, stored(module, name), path)
 
 
+def weight_at(block: nn.Module, path: str) -> Tensor:
+    """The values of the weight at `path`, which is one inside `block`.
+
+    >>> weight_at(nn.Sequential(nn.LayerNorm(2)), "0.weight")
+    tensor([1., 1.])
+    """
+    where, _, name = path.rpartition(".")
+    module = part(block, where)
+    if not isinstance(getattr(module, name, None), Tensor):
+        raise refuse(block, f"a weight {name!r} at {where!r}", type(module).__name__)
+    return readable(block, stored(module, name), path)
+
+
 def declared(model: nn.Module, name: str) -> int:
     """What a model says of itself under `name`; it may be wrapped, so the outermost module that says so counts."""
     numbers = (getattr(module, name, None) for module in model.modules())

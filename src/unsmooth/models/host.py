@@ -94,9 +94,9 @@ class Host:
         batch_first: Whether a block's tensors are (batch, tokens, dim) rather than (tokens, batch, dim).
         real_tokens: Reads a (batch, tokens) mask, True = real, off a block's call that has one.
         prepare: Context in which the model must run for the hooks to see ordinary tensors.
-        value_projection: Reads the value and output weights off a block; None where their layout is not known.
         attention_module: Path, relative to the block, of the module inside which the attention map is formed.
-        wiring: The parts of a block by path; None where a remedy cannot change such a block.
+        wiring: The parts of a block by path, for those who read its weights and for remedies; None where they are not
+            known.
         depth: How many block calls one forward pass makes.
         pads: Whether a batch may have padding; images have none, whatever mask their blocks are handed.
         reads: What a batch calls the tokens of a block's stack, where that is all the model has.
@@ -112,7 +112,6 @@ class Host:
     batch_first: Callable[[nn.Module], bool] = lambda block: True
     real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = lambda args, kwargs: None
     prepare: Callable[[nn.Module], AbstractContextManager[Any]] = _no_preparation
-    value_projection: Callable[[nn.Module], ValueProjection] | None = None
     attention_module: Callable[[nn.Module], str] | None = None
     wiring: Callable[[nn.Module], Wiring] | None = None
     depth: Callable[[Mapping[str, nn.Module]], int] = len

@@ -183,6 +183,8 @@ def value_projection(
 
 def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cross"] = "attention") -> ValueProjection:
     """The same where the blocks are found already."""
+    from unsmooth.models.wiring import wired_values
+
     paths, host = list(anatomy.blocks), anatomy.host
     if not 0 <= block < len(paths):
         raise expected(f"a block from 0 to {len(paths) - 1}", block, f"block={len(paths) - 1} for the last one")
@@ -191,10 +193,10 @@ def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cr
         if host.cross is None or "cross" not in host.taps(found):
             raise expected(f"cross-attention in block {paths[block]!r}", type(found).__name__, 'site="attention"')
         return host.cross.values(found)
-    if host.value_projection is None:
+    if host.wiring is None:
         raise expected(
             f"a known layout of value weights in block {paths[block]!r}",
             f"{type(found).__name__}, of which only the residual stream is known",
             "a model of a family that `unsmooth ls models` lists",
         )
-    return with_edits(found, host.value_projection(found))
+    return with_edits(found, wired_values(found, host.wiring(found)))

@@ -7,9 +7,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import Weights, optional, part, readable, refuse
+from unsmooth.models.block_parts import Weights, optional, part, refuse, weight_at
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
-from unsmooth.models.stored import stored
 from unsmooth.models.value_projection import ValueProjection
 
 
@@ -19,14 +18,16 @@ class Wiring:
 
     Args:
         style: "pre" has its norms before the branches, "post" after the additions; in a "parallel" block attention
-            and MLP read the same stream (each behind its norm).
+            and MLP read the same stream (each behind its norm, or both behind one).
         heads: How many heads of queries and of keys and values, and how wide each is.
         attention: The module inside which attention happens.
         value: The module that holds the weights which make the values.
         layout: Where the values are among the outputs of those weights.
         output: The projection back to the stream; its input is the heads side by side.
-        norms: The norm of attention and the norm of the MLP.
+        norms: The norm of attention and the norm of the MLP, which are the same where both read one.
         mlp: The MLP's linear maps; the last one writes into the stream.
+        experts: In place of `mlp`, where a token is given some of several MLPs: the parameters (experts, out, in) of
+            their linear maps.
         value_weight: The name of the weight inside `value`.
         value_bias: The name of its bias.
         values_at: The module whose output holds the values, where it is not `value` itself.
@@ -49,7 +50,8 @@ class Wiring:
     layout: Layout
     output: str
     norms: tuple[str, str]
-    mlp: tuple[str, ...]
+    mlp: tuple[str, ...] = ()
+    experts: tuple[str, ...] = ()
     value_weight: str = "weight"
     value_bias: str = "bias"
     values_at: str | None = None
@@ -62,13 +64,18 @@ class Wiring:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The last modules of both branches that have weights."""
-        return self.output_norms or (self.output, self.mlp[-1])
+        """Where both branches end: their last modules that have weights, or the last parameter of the experts."""
+        return self.output_norms or (self.output, (self.mlp or self.experts)[-1])
+
+    @property
+    def input_norms(self) -> tuple[str, ...]:
+        """The norms of attention and MLP: two, or the one that both read."""
+        return tuple(dict.fromkeys(self.norms))
 
     @property
     def all_norms(self) -> tuple[str, ...]:
-        """Every norm of the block."""
-        return (*self.norms, *(self.output_norms or ()))
+        """Every norm of the block but that of cross-attention."""
+        return (*self.input_norms, *(self.output_norms or ()))
 
     @property
     def group(self) -> int:
@@ -84,9 +91,7 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     """The value and output weights of a block whose wiring is known."""
     value: str | Weights = wiring.value
     if wiring.value_weight != "weight":
-        module = part(block, wiring.value)
-        where = f"{wiring.value}.{wiring.value_weight}"
-        weight = readable(block, stored(module, wiring.value_weight), where)
+        weight = weight_at(block, f"{wiring.value}.{wiring.value_weight}")
         value = (weight.mT, optional(block, wiring.value, wiring.value_bias))
     return read_values(
         block,
@@ -97,7 +102,7 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
         place="post" if wiring.style == "post" else "pre",
         norm=wiring.norms[0],
         output_norm=None if wiring.output_norms is None else wiring.output_norms[0],
-        gain=None if wiring.gains is None else _gain(block, wiring.gains[0]),
+        gain=None if wiring.gains is None else weight_at(block, wiring.gains[0]),
     )
 
 
@@ -112,11 +117,3 @@ def linear_maps(block: nn.Module, path: str) -> tuple[str, ...]:
     if not found:
         raise refuse(block, f"linear maps in {path!r}", "none")
     return tuple(f"{path}.{name}" for name in found)
-
-
-def _gain(block: nn.Module, path: str) -> Tensor:
-    module, _, name = path.rpartition(".")
-    scale = part(block, module)
-    if not isinstance(getattr(scale, name, None), Tensor):
-        raise refuse(block, f"a layer scale with {name!r} at {module!r}", type(scale).__name__)
-    return readable(block, stored(scale, name), path)

@@ -11,9 +11,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.models.block_parts import linear_weights, part
+from unsmooth.models.block_parts import linear_weights, part, weight_at
 from unsmooth.models.watch import is_compiled
-from unsmooth.remedies.base import Edit, option_defaults
+from unsmooth.models.wiring import wired_values
+from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.routing import why_not_mixable
 from unsmooth.remedies.site import Site
@@ -80,11 +81,7 @@ def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any],
     if not kind.leaks(options) or not any(site.causal for site in sites):
         return
     if not allow_leak:
-        raise expected(
-            f"a remedy with a causal form for a decoder ({sites[0].host.name})",
-            f"{kind.name} with options that let a token see later ones",
-            "its default options, or allow_leak=True if that is what you want",
-        )
+        raise leak(f"for a decoder ({sites[0].host.name})", kind.name)
     warnings.warn(
         f"{kind.name} lets tokens of a causal model see later ones: outputs leak the future.", UserWarning, stacklevel=3
     )
@@ -112,7 +109,8 @@ def check_windows(site: Site, edit: Edit) -> None:
 
 def _check_weights(site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
-    if site.host.value_projection is not None:
-        site.host.value_projection(site.block)
+    wired_values(site.block, site.wiring)
     for path in site.wiring.mlp:
         linear_weights(site.block, path)
+    for path in site.wiring.experts:
+        weight_at(site.block, path)

@@ -8,8 +8,7 @@ from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.bert import whole_feed_forward
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def albert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -37,11 +36,6 @@ def albert_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def albert_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, albert_wiring(block))
-
-
 def albert_depth(blocks: Mapping[str, nn.Module]) -> int:
     """Every group of blocks is called again and again."""
     block = next(iter(blocks.values()))
@@ -56,7 +50,6 @@ HOSTS.add(
         taps=albert_taps,
         example="albert-base-v2",
         prepare=whole_feed_forward,
-        value_projection=albert_values,
         wiring=albert_wiring,
         depth=albert_depth,
         attention_module=lambda block: "attention",

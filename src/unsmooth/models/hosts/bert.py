@@ -8,8 +8,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def bert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -37,11 +36,6 @@ def bert_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def bert_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, bert_wiring(block))
-
-
 @contextmanager
 def whole_feed_forward(model: nn.Module) -> Iterator[None]:
     """Undo `chunk_size_feed_forward` for a while: in chunks, the MLP never sees a whole sequence."""
@@ -64,7 +58,6 @@ HOSTS.add(
         taps=bert_taps,
         example="bert-base-uncased, all-MiniLM-L6-v2",
         prepare=whole_feed_forward,
-        value_projection=bert_values,
         wiring=bert_wiring,
         attention_module=lambda block: "attention.self",
     ),

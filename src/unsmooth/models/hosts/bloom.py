@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def bloom_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -49,11 +48,6 @@ def bloom_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def bloom_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, bloom_wiring(block))
-
-
 HOSTS.add(
     "bloom",
     Host(
@@ -61,7 +55,6 @@ HOSTS.add(
         blocks=("BloomBlock",),
         taps=bloom_taps,
         example="bigscience/bloom-560m",
-        value_projection=bloom_values,
         wiring=bloom_wiring,
         attention_module=lambda block: "self_attention",
     ),

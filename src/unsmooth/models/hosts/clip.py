@@ -11,8 +11,7 @@ from torch import nn
 from unsmooth.models.block_parts import number, part
 from unsmooth.models.host import HOSTS, IMAGE, TEXT, Host, Reads, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def tower_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -45,11 +44,6 @@ def clip_wiring(block: nn.Module) -> Wiring:
     return replace(tower_wiring(block), causal=tower_reads(block) == TEXT)
 
 
-def tower_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, tower_wiring(block))
-
-
 def tower_reads(block: nn.Module) -> Reads:
     """Pixels where the configuration of the tower is about images."""
     return IMAGE if hasattr(getattr(part(block, "self_attn"), "config", None), "patch_size") else TEXT
@@ -68,7 +62,6 @@ HOSTS.add(
         taps=tower_taps,
         example="openai/clip-vit-base-patch32, both towers",
         prefix_tokens=class_tokens,
-        value_projection=tower_values,
         wiring=clip_wiring,
         attention_module=lambda block: "self_attn",
         reads=tower_reads,

@@ -13,8 +13,7 @@ from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.bert import bert_taps, bert_wiring
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def deberta_v2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -27,11 +26,6 @@ def deberta_v2_wiring(block: nn.Module) -> Wiring:
     return replace(bert_wiring(block), value="attention.self.value_proj")
 
 
-def deberta_v2_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, deberta_v2_wiring(block))
-
-
 HOSTS.add(
     "deberta_v2",
     Host(
@@ -39,7 +33,6 @@ HOSTS.add(
         blocks=("DebertaV2Layer",),
         taps=deberta_v2_taps,
         example="microsoft/deberta-v3-base, microsoft/deberta-v2-xlarge",
-        value_projection=deberta_v2_values,
         wiring=deberta_v2_wiring,
         attention_module=lambda block: "attention.self",
     ),

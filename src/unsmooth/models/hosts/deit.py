@@ -1,7 +1,7 @@
 """DeiT (Touvron et al. 2021, arXiv 2012.12877): ViT's blocks, a distillation token after the class token."""
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.vit import vit_taps, vit_values, vit_wiring
+from unsmooth.models.hosts.vit import vit_taps, vit_wiring
 
 HOSTS.add(
     "deit",
@@ -11,7 +11,6 @@ HOSTS.add(
         taps=vit_taps,
         example="facebook/deit-base-distilled-patch16-224",
         prefix_tokens=lambda model: 2,
-        value_projection=vit_values,
         wiring=vit_wiring,
         pads=False,
         attention_module=lambda block: "attention",

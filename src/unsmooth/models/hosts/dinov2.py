@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import number, part
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, linear_maps, wired_values
+from unsmooth.models.wiring import Wiring, linear_maps
 
 
 def dinov2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -41,11 +40,6 @@ def dinov2_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def dinov2_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, dinov2_wiring(block))
-
-
 def dinov2_prefix_tokens(model: nn.Module) -> int:
     """The class token and the registers, which are as special: they hold nothing of one place of the image."""
     registers = (getattr(module, "register_tokens", None) for module in model.modules())
@@ -60,7 +54,6 @@ HOSTS.add(
         taps=dinov2_taps,
         example="facebook/dinov2-base, facebook/dinov2-with-registers-base",
         prefix_tokens=dinov2_prefix_tokens,
-        value_projection=dinov2_values,
         wiring=dinov2_wiring,
         pads=False,
         attention_module=lambda block: "attention",

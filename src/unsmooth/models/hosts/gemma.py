@@ -7,8 +7,7 @@ from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def gemma_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -34,11 +33,6 @@ def gemma_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def gemma_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, gemma_wiring(block))
-
-
 HOSTS.add(
     "gemma",
     Host(
@@ -46,7 +40,6 @@ HOSTS.add(
         blocks=("GemmaDecoderLayer", "Gemma2DecoderLayer", "Gemma3DecoderLayer"),
         taps=gemma_taps,
         example="google/gemma-2b, google/gemma-2-2b, google/gemma-3-270m",
-        value_projection=gemma_values,
         wiring=gemma_wiring,
         attention_module=lambda block: "self_attn",
     ),

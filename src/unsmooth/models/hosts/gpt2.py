@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def gpt2_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -36,11 +35,6 @@ def gpt2_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def gpt2_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, gpt2_wiring(block))
-
-
 HOSTS.add(
     "gpt2",
     Host(
@@ -48,7 +42,6 @@ HOSTS.add(
         blocks=("GPT2Block",),
         taps=gpt2_taps,
         example="gpt2, distilgpt2",
-        value_projection=gpt2_values,
         wiring=gpt2_wiring,
         attention_module=lambda block: "attn",
     ),

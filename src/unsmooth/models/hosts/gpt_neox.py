@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def gpt_neox_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -38,11 +37,6 @@ def gpt_neox_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def gpt_neox_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, gpt_neox_wiring(block))
-
-
 HOSTS.add(
     "gpt_neox",
     Host(
@@ -50,7 +44,6 @@ HOSTS.add(
         blocks=("GPTNeoXLayer",),
         taps=gpt_neox_taps,
         example="EleutherAI/pythia-160m, EleutherAI/gpt-neox-20b",
-        value_projection=gpt_neox_values,
         wiring=gpt_neox_wiring,
         attention_module=lambda block: "attention",
     ),

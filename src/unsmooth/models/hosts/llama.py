@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def llama_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -44,11 +43,6 @@ def llama_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def llama_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, llama_wiring(block))
-
-
 HOSTS.add(
     "llama",
     Host(
@@ -56,7 +50,6 @@ HOSTS.add(
         blocks=("LlamaDecoderLayer",),
         taps=llama_taps,
         example="meta-llama/Llama-3.2-1B, SmolLM2",
-        value_projection=llama_values,
         wiring=llama_wiring,
         attention_module=lambda block: "self_attn",
     ),

@@ -1,7 +1,7 @@
 """Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama's block, grouped heads, a window on the past."""
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.llama import llama_taps, llama_values, llama_wiring
+from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 
 HOSTS.add(
     "mistral",
@@ -10,7 +10,6 @@ HOSTS.add(
         blocks=("MistralDecoderLayer",),
         taps=llama_taps,
         example="mistralai/Mistral-7B-v0.1",
-        value_projection=llama_values,
         wiring=llama_wiring,
         attention_module=lambda block: "self_attn",
     ),

@@ -3,25 +3,18 @@
 The site "mlp" is what the experts that a router chose for a token give together, weighted as the router says.
 """
 
+from dataclasses import replace
+
 from torch import nn
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.llama import grouped_heads, llama_taps
-from unsmooth.models.qkv_layouts import SEPARATE, read_values
-from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.hosts.llama import llama_taps, llama_wiring
+from unsmooth.models.wiring import Wiring
 
 
-def mixtral_values(block: nn.Module) -> ValueProjection:
-    """Attention is Mistral's; there is no wiring, because experts are no chain of linear maps."""
-    return read_values(
-        block,
-        value="self_attn.v_proj",
-        output="self_attn.o_proj",
-        layout=SEPARATE,
-        heads=grouped_heads(block),
-        place="pre",
-        norm="input_layernorm",
-    )
+def mixtral_wiring(block: nn.Module) -> Wiring:
+    """Attention is Mistral's; all experts have their weights in two tensors."""
+    return replace(llama_wiring(block), mlp=(), experts=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"))
 
 
 HOSTS.add(
@@ -31,7 +24,7 @@ HOSTS.add(
         blocks=("MixtralDecoderLayer",),
         taps=llama_taps,
         example="mistralai/Mixtral-8x7B-v0.1",
-        value_projection=mixtral_values,
+        wiring=mixtral_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def modernbert_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -36,11 +35,6 @@ def modernbert_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def modernbert_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, modernbert_wiring(block))
-
-
 HOSTS.add(
     "modernbert",
     Host(
@@ -48,7 +42,6 @@ HOSTS.add(
         blocks=("ModernBertEncoderLayer",),
         taps=modernbert_taps,
         example="answerdotai/ModernBERT-base",
-        value_projection=modernbert_values,
         wiring=modernbert_wiring,
         attention_module=lambda block: "attn",
     ),

@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def mpnet_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -36,11 +35,6 @@ def mpnet_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def mpnet_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, mpnet_wiring(block))
-
-
 HOSTS.add(
     "mpnet",
     Host(
@@ -48,7 +42,6 @@ HOSTS.add(
         blocks=("MPNetLayer",),
         taps=mpnet_taps,
         example="all-mpnet-base-v2",
-        value_projection=mpnet_values,
         wiring=mpnet_wiring,
         attention_module=lambda block: "attention.attn",
     ),

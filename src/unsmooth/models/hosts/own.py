@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import declared, number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def own_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -37,11 +36,6 @@ def own_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def own_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, own_wiring(block))
-
-
 def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
     """Read the mask a block is handed: (batch, tokens), or (batch, 1, queries, keys), of which a token sees itself."""
     mask: Tensor | None = args[1] if len(args) > 1 else kwargs.get("attention_mask")
@@ -64,7 +58,6 @@ HOSTS.add(
         example="unsmooth.networks: ViT, Encoder, Decoder; what `unsmooth train` writes",
         prefix_tokens=lambda model: declared(model, "prefix_tokens"),
         real_tokens=real_tokens,
-        value_projection=own_values,
         wiring=own_wiring,
         attention_module=lambda block: "attention",
     ),

@@ -6,8 +6,8 @@ from torch import nn
 
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.llama import grouped_heads
-from unsmooth.models.qkv_layouts import SEPARATE, read_values
-from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.qkv_layouts import SEPARATE
+from unsmooth.models.wiring import Wiring
 
 
 def phi_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -19,16 +19,17 @@ def phi_taps(block: nn.Module) -> Mapping[str, Tap]:
     }
 
 
-def phi_values(block: nn.Module) -> ValueProjection:
-    """Separate value weights, with biases."""
-    return read_values(
-        block,
-        value="self_attn.v_proj",
-        output="self_attn.dense",
-        layout=SEPARATE,
+def phi_wiring(block: nn.Module) -> Wiring:
+    """Separate value weights, with biases; attention and MLP read one norm."""
+    return Wiring(
+        style="parallel",
         heads=grouped_heads(block),
-        place="pre",
-        norm="input_layernorm",
+        attention="self_attn",
+        value="self_attn.v_proj",
+        layout=SEPARATE,
+        output="self_attn.dense",
+        norms=("input_layernorm", "input_layernorm"),
+        mlp=("mlp.fc1", "mlp.fc2"),
     )
 
 
@@ -39,7 +40,7 @@ HOSTS.add(
         blocks=("PhiDecoderLayer",),
         taps=phi_taps,
         example="microsoft/phi-2",
-        value_projection=phi_values,
+        wiring=phi_wiring,
         attention_module=lambda block: "self_attn",
     ),
 )

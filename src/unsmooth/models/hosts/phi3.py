@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.llama import grouped_heads
 from unsmooth.models.qkv_layouts import CONCATENATED
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def phi3_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -35,11 +34,6 @@ def phi3_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def phi3_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, phi3_wiring(block))
-
-
 HOSTS.add(
     "phi3",
     Host(
@@ -47,7 +41,6 @@ HOSTS.add(
         blocks=("Phi3DecoderLayer",),
         taps=phi3_taps,
         example="microsoft/Phi-3-mini-4k-instruct, microsoft/phi-4",
-        value_projection=phi3_values,
         wiring=phi3_wiring,
         attention_module=lambda block: "self_attn",
     ),

@@ -1,7 +1,7 @@
 """Qwen2 (arXiv 2407.10671) and Qwen3 (arXiv 2505.09388): Llama's blocks with query/key biases or norms."""
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.llama import llama_taps, llama_values, llama_wiring
+from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 
 HOSTS.add(
     "qwen",
@@ -10,7 +10,6 @@ HOSTS.add(
         blocks=("Qwen2DecoderLayer", "Qwen3DecoderLayer"),
         taps=llama_taps,
         example="Qwen/Qwen2.5-0.5B, Qwen/Qwen3-0.6B",
-        value_projection=llama_values,
         wiring=llama_wiring,
         attention_module=lambda block: "self_attn",
     ),

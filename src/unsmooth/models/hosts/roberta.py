@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al. 2019, arXiv 1907.11692) and its multilingual and French kin: BERT's blocks."""
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.bert import bert_taps, bert_values, bert_wiring, whole_feed_forward
+from unsmooth.models.hosts.bert import bert_taps, bert_wiring, whole_feed_forward
 
 HOSTS.add(
     "roberta",
@@ -11,7 +11,6 @@ HOSTS.add(
         taps=bert_taps,
         example="roberta-base, xlm-roberta-base, camembert-base",
         prepare=whole_feed_forward,
-        value_projection=bert_values,
         wiring=bert_wiring,
         attention_module=lambda block: "attention.self",
     ),

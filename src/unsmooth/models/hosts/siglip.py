@@ -5,7 +5,7 @@ Its texts are padded to a fixed length and nothing is masked, so padding takes p
 """
 
 from unsmooth.models.host import HOSTS, Host
-from unsmooth.models.hosts.clip import tower_reads, tower_taps, tower_values, tower_wiring
+from unsmooth.models.hosts.clip import tower_reads, tower_taps, tower_wiring
 
 HOSTS.add(
     "siglip",
@@ -14,7 +14,6 @@ HOSTS.add(
         blocks=("SiglipEncoderLayer",),
         taps=tower_taps,
         example="google/siglip-base-patch16-224, both towers",
-        value_projection=tower_values,
         wiring=tower_wiring,
         attention_module=lambda block: "self_attn",
         reads=tower_reads,

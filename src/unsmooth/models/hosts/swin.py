@@ -15,8 +15,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def swin_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -48,11 +47,6 @@ def swin_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def swin_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, swin_wiring(block))
-
-
 def swin_stage(path: str) -> int:
     """The second last number of a block's path.
 
@@ -69,7 +63,6 @@ HOSTS.add(
         blocks=("SwinLayer",),
         taps=swin_taps,
         example="microsoft/swin-tiny-patch4-window7-224",
-        value_projection=swin_values,
         wiring=swin_wiring,
         attention_module=lambda block: "attention",
         reads=lambda block: IMAGE,

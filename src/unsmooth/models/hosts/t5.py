@@ -11,7 +11,7 @@ from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Cross, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, linear_maps, wired_values
+from unsmooth.models.wiring import Wiring, linear_maps
 
 
 def t5_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -41,11 +41,6 @@ def t5_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def t5_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, t5_wiring(block))
-
-
 def t5_cross_values(block: nn.Module) -> ValueProjection:
     """Its values are what the encoder gives."""
     at = "layer.1.EncDecAttention"
@@ -72,7 +67,6 @@ HOSTS.add(
         blocks=("T5Block",),
         taps=t5_taps,
         example="google-t5/t5-small, google/flan-t5-base, encoder and decoder",
-        value_projection=t5_values,
         wiring=t5_wiring,
         attention_module=lambda block: "layer.0.SelfAttention",
         cross=Cross("layer.1.EncDecAttention", t5_cross_values),

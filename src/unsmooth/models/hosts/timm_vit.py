@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import declared, number, part, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, linear_maps, wired_values
+from unsmooth.models.wiring import Wiring, linear_maps
 
 # Whatever else stands in an attention module (differential attention, gates) changes what the values go through.
 _KNOWN = {"qkv", "q_norm", "k_norm", "attn_drop", "norm", "proj", "proj_drop"}
@@ -48,11 +47,6 @@ def timm_vit_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def timm_vit_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, timm_vit_wiring(block))
-
-
 HOSTS.add(
     "timm_vit",
     Host(
@@ -62,7 +56,6 @@ HOSTS.add(
         taps=timm_vit_taps,
         example="timm's vit_base_patch16_224, deit_tiny_patch16_224",
         prefix_tokens=lambda model: declared(model, "num_prefix_tokens"),
-        value_projection=timm_vit_values,
         wiring=timm_vit_wiring,
         attention_module=lambda block: "attn",
     ),

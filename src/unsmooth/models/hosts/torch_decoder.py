@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import readable
+from unsmooth.models.block_parts import optional, weight_at
 from unsmooth.models.host import HOSTS, Cross, Host, Tap
-from unsmooth.models.hosts.torch_encoder import batch_first, not_padding, plain_multihead
+from unsmooth.models.hosts.torch_encoder import batch_first, not_padding, plain_multihead, torch_encoder_wiring
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
 from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.wiring import Wiring
 
 
 def torch_decoder_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -26,28 +28,25 @@ def torch_decoder_taps(block: nn.Module) -> Mapping[str, Tap]:
     return {"normed": Tap("self_attn", "input"), "mid": Tap("norm2", "output"), **branches}
 
 
-def torch_decoder_values(block: nn.Module) -> ValueProjection:
-    """As in the encoder."""
-    return _values(block, "self_attn", norm="norm1")
+def torch_decoder_wiring(block: nn.Module) -> Wiring:
+    """As the encoder's; cross-attention and its norm are left alone."""
+    return replace(torch_encoder_wiring(block), norms=("norm1", "norm3"))
 
 
 def torch_decoder_cross_values(block: nn.Module) -> ValueProjection:
     """Its values are the memory as it is; only a norm after the addition is part of the branch's way."""
-    return _values(block, "multihead_attn", norm=None if block.norm_first else "norm2")
-
-
-def _values(block: nn.Module, path: str, norm: str | None) -> ValueProjection:
-    attention = plain_multihead(block, path)
-    bias = attention.in_proj_bias
-    weight_DF = readable(block, attention.in_proj_weight, f"{path}.in_proj_weight").mT
+    attention = plain_multihead(block, "multihead_attn")
     return read_values(
         block,
-        value=(weight_DF, None if bias is None else readable(block, bias, f"{path}.in_proj_bias")),
-        output=f"{path}.out_proj",
+        value=(
+            weight_at(block, "multihead_attn.in_proj_weight").mT,
+            optional(block, "multihead_attn", "in_proj_bias"),
+        ),
+        output="multihead_attn.out_proj",
         layout=CONCATENATED,
         heads=Heads(attention.num_heads, attention.num_heads, attention.head_dim),
         place="pre" if block.norm_first else "post",
-        norm=norm,
+        norm=None if block.norm_first else "norm2",
     )
 
 
@@ -67,7 +66,7 @@ HOSTS.add(
         example="torch.nn.TransformerDecoder, torch.nn.Transformer",
         batch_first=batch_first,
         real_tokens=target_tokens,
-        value_projection=torch_decoder_values,
+        wiring=torch_decoder_wiring,
         attention_module=lambda block: "self_attn",
         cross=Cross("multihead_attn", torch_decoder_cross_values),
     ),

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import part, refuse
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def torch_encoder_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -58,11 +57,6 @@ def plain_multihead(block: nn.Module, path: str) -> nn.MultiheadAttention:
     if attention.bias_k is not None or attention.add_zero_attn:
         raise refuse(block, "keys that are all tokens", "an extra key (add_bias_kv or add_zero_attn)")
     return attention
-
-
-def torch_encoder_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, torch_encoder_wiring(block))
 
 
 def batch_first(block: nn.Module) -> bool:
@@ -107,7 +101,6 @@ HOSTS.add(
         batch_first=batch_first,
         real_tokens=real_tokens,
         prepare=without_nested_tensors,
-        value_projection=torch_encoder_values,
         wiring=torch_encoder_wiring,
         attention_module=lambda block: "self_attn",
     ),

@@ -7,8 +7,7 @@ from torch import nn
 from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
-from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 
 def vit_taps(block: nn.Module) -> Mapping[str, Tap]:
@@ -39,11 +38,6 @@ def vit_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def vit_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, vit_wiring(block))
-
-
 HOSTS.add(
     "vit",
     Host(
@@ -52,7 +46,6 @@ HOSTS.add(
         taps=vit_taps,
         example="google/vit-base-patch16-224",
         prefix_tokens=lambda model: 1,
-        value_projection=vit_values,
         wiring=vit_wiring,
         pads=False,
         attention_module=lambda block: "attention",

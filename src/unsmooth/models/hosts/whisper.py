@@ -12,7 +12,7 @@ from unsmooth.models.block_parts import number
 from unsmooth.models.host import HOSTS, TEXT, Cross, Host, Reads, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import Wiring
 
 FRAMES = Reads("input_features", "attention_mask", each=2)
 
@@ -47,11 +47,6 @@ def whisper_wiring(block: nn.Module) -> Wiring:
     )
 
 
-def whisper_values(block: nn.Module) -> ValueProjection:
-    """The weights of that wiring."""
-    return wired_values(block, whisper_wiring(block))
-
-
 def whisper_cross_values(block: nn.Module) -> ValueProjection:
     """Its values are what the encoder gives."""
     at = "encoder_attn"
@@ -74,7 +69,6 @@ HOSTS.add(
         blocks=("WhisperEncoderLayer", "WhisperDecoderLayer"),
         taps=whisper_taps,
         example="openai/whisper-tiny, encoder and decoder",
-        value_projection=whisper_values,
         wiring=whisper_wiring,
         attention_module=lambda block: "self_attn",
         reads=whisper_reads,
