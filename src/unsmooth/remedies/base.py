@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.registry import Registry
 from unsmooth.remedies.call import Call
@@ -29,6 +29,8 @@ PLACES: Mapping[str, str] = {
     "on_mlp": "the MLP branch before it is added to the stream",
     "on_attention_sum": "the stream with the attention branch added; what is returned is added to it",
     "on_mlp_sum": "in post-norm blocks, the stream with the MLP branch added; what is returned is added to it",
+    "on_attention_norm_input": "what attention's norm reads; the stream, where it goes on beside it, stays as it is",
+    "on_mlp_norm_input": "the same of the MLP's norm",
     "on_attention_norm": "the output of attention's norm: what attention reads, or the stream after the addition",
     "on_mlp_norm": "the output of the MLP's norm",
     "on_block": "what the block hands on",
@@ -102,6 +104,14 @@ class Edit(nn.Module):
 
     def on_mlp_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
         """What to add to the stream of a post-norm block once the MLP branch is in it, before the norm."""
+        raise NotImplementedError
+
+    def on_attention_norm_input(self, read_BND: Tensor, call: Call) -> Tensor:
+        """Edit what attention's norm reads: the stream, or in post-norm blocks its sum with the branch."""
+        raise NotImplementedError
+
+    def on_mlp_norm_input(self, read_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the MLP's norm reads."""
         raise NotImplementedError
 
     def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
@@ -222,3 +232,10 @@ def within(name: str, got: object, low: float, high: float) -> float:
     if isinstance(got, bool) or not isinstance(got, int | float) or not low <= got <= high:
         raise expected(f"{name} between {low} and {high}", repr(got), f"{name}={(low + high) / 2}")
     return float(got)
+
+
+def leak(where: str, name: str) -> UnsmoothError:
+    """What to raise where a remedy would let a token see later ones and nobody has allowed it."""
+    got = f"{name} with options that let a token see later ones"
+    hint = "its default options, or allow_leak=True if that is what you want"
+    return expected(f"a remedy with a causal form {where}", got, hint)

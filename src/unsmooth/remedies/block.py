@@ -15,6 +15,7 @@ from unsmooth.remedies.hooks import (
     AddToBranch,
     AddToSum,
     EditHeads,
+    EditInput,
     EditOutput,
     EditValues,
     FitCheckpoint,
@@ -101,15 +102,9 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
         block.register_load_state_dict_pre_hook(fit)  # type: ignore[no-untyped-call]
     home.add_module(name, edit)
     edit.train(block.training)
-    taps = site.host.taps(block)
-    at = {
-        "on_attention": taps["attention"].module,
-        "on_mlp": taps["mlp"].module,
-        "on_attention_norm": wiring.norms[0],
-        "on_mlp_norm": wiring.norms[1],
-    }
     batch_first = site.host.batch_first(block)
-    for place in edit.places():
+    at = _modules(site)
+    for place in _places_in(site, edit):
         if place == "on_values":
             _values(site).register_forward_hook(EditValues(edit, home.now, wiring))
         elif place == "on_mixing":
@@ -119,9 +114,34 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
         elif place.endswith("_sum"):
             _hook_sum(site, edit, place, home)
-        elif place not in ("on_entering", "on_block", "on_leaving"):  # done when the block is entered or left
-            block.get_submodule(at[place]).register_forward_hook(EditOutput(edit, place, home.now, batch_first))
-            _sums_last(block.get_submodule(at[place]))
+        elif place.endswith("_input"):
+            at[place].register_forward_pre_hook(EditInput(edit, place, home.now, batch_first))
+        elif place in at:  # the others are acted on when the block is entered or left
+            at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first))
+            _sums_last(at[place])
+
+
+def _modules(site: Site) -> dict[str, nn.Module]:
+    """The modules whose input or output is edited, by place."""
+    taps, (first, second) = site.host.taps(site.block), site.wiring.norms
+    paths = {
+        "on_attention": taps["attention"].module,
+        "on_mlp": taps["mlp"].module,
+        "on_attention_norm_input": first,
+        "on_mlp_norm_input": second,
+        "on_attention_norm": first,
+        "on_mlp_norm": second,
+    }
+    return {place: site.block.get_submodule(path) for place, path in paths.items()}
+
+
+def _places_in(site: Site, edit: Edit) -> list[str]:
+    """Where an edit acts in this block: once on a norm that attention and MLP share."""
+    places = edit.places()
+    if site.wiring.norms[0] != site.wiring.norms[1]:
+        return list(places)
+    shared = {"on_mlp_norm_input": "on_attention_norm_input", "on_mlp_norm": "on_attention_norm"}
+    return [place for place in places if shared.get(place) not in places]
 
 
 def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:

@@ -15,6 +15,7 @@ from unsmooth.models.watch import first_output
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import BlockRemedies
 from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.hooks import turned
 from unsmooth.remedies.site import Site
 
 M = TypeVar("M", bound=nn.Module)
@@ -79,9 +80,8 @@ def run_alone(sites: Sequence[Site], rows: int = 4, tokens: int = 64) -> None:
     x_BND = x_BND.to(**sites[0].like_weights())
     with in_evaluation(*(site.block for site in sites)):
         for site in sites:
-            turned = not site.host.batch_first(site.block)
-            out = first_output(site.block(x_BND.transpose(0, 1) if turned else x_BND))
-            x_BND = out.transpose(0, 1) if turned else out
+            batch_first = site.host.batch_first(site.block)
+            x_BND = turned(first_output(site.block(turned(x_BND, batch_first))), batch_first)
 
 
 def _by_stack(model: nn.Module) -> list[list[Edit]]:

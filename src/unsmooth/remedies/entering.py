@@ -13,15 +13,15 @@ from unsmooth.errors import expected
 from unsmooth.models.host import Host
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
-from unsmooth.remedies.base import Edit
+from unsmooth.remedies.base import Edit, leak
 from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile, packed_starts, read_mask
-from unsmooth.remedies.hooks import Hook
+from unsmooth.remedies.hooks import Hook, turned
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, shared_in
 from unsmooth.remedies.site import is_causal
 
 # What blocks call their masks.
-_MASKS = ("attention_mask", "attn_mask", "src_mask", "src_key_padding_mask")
+_MASKS = ("attention_mask", "attn_mask", "src_mask", "src_key_padding_mask", "tgt_mask", "tgt_key_padding_mask")
 
 
 class EnterStack(Hook):
@@ -82,8 +82,7 @@ class EnterBlock(Hook):
         if stream.ndim != 3 or stream.is_nested:
             got = "a nested tensor" if stream.is_nested else f"shape {tuple(stream.shape)}"
             raise expected("a block called with (batch, tokens, dim)", got, "a batch, if of one")
-        if not self.batch_first:
-            stream = stream.transpose(0, 1)
+        stream = turned(stream, self.batch_first)
         batch, tokens = stream.shape[:2]
         causal = is_causal(self.attention, self.wiring)
         if causal is None:
@@ -102,8 +101,7 @@ class EnterBlock(Hook):
                 call.stream = edit.on_entering(call.stream, call)
         if call.stream is stream:
             return None
-        edited = call.stream if self.batch_first else call.stream.transpose(0, 1)
-        return with_first_input(args, kwargs, edited)
+        return with_first_input(args, kwargs, turned(call.stream, self.batch_first))
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if name in kwargs:
@@ -132,16 +130,14 @@ class EnterBlock(Hook):
     def _causal_by_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Torch's layer is causal where its mask is; torch itself recognises only one form of such a mask."""
         edits = [edit for edit in self.home.children() if isinstance(edit, Edit) and edit.causal != "unchanged"]
-        mask = self._argument("src_mask", args, kwargs)
         if not edits:  # nobody asks
             return False
-        causal = bool(self._argument("is_causal", args, kwargs)) or (mask is not None and self._hides_future(mask))
-        if causal and any(edit.would_leak for edit in edits):
-            raise expected(
-                "a remedy with a causal form where attention is causal",
-                f"{edits[0].name} with options that let a token see later ones",
-                "its default options, or allow_leak=True if that is what you want",
-            )
+        said = (self._argument(name, args, kwargs) for name in ("is_causal", "tgt_is_causal"))
+        masks = (self._argument(name, args, kwargs) for name in ("src_mask", "tgt_mask"))
+        causal = any(map(bool, said)) or any(self._hides_future(mask) for mask in masks if mask is not None)
+        leaking = [edit for edit in edits if edit.would_leak]
+        if causal and leaking:
+            raise leak("where attention is causal", leaking[0].name)
         return causal
 
     def _hides_future(self, mask: Tensor) -> bool:

@@ -11,7 +11,7 @@ from unsmooth.models.host import Host
 from unsmooth.models.watch import first_output
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.call import Call, Volatile
 
 # Where a module keeps its hooks, and what else it keeps under the same keys.
 _TABLES = {
@@ -43,6 +43,11 @@ def _is_ours(hook: Any, edit: Edit | None, kind: type[Hook], shared: Volatile | 
     return isinstance(hook, kind) and of_edit and (shared is None or getattr(hook, "shared", None) is shared)
 
 
+def turned(x: Tensor, batch_first: bool) -> Tensor:
+    """The batch first, as edits have it, where a block does not; or back."""
+    return x if batch_first else x.transpose(0, 1)
+
+
 class LeaveBlock(Hook):
     """After a block: let edits change what it hands on, in the order they were applied, and let go of the call."""
 
@@ -58,35 +63,14 @@ class LeaveBlock(Hook):
         due = [(edit, place) for place in ("on_block", "on_leaving") for edit in edits if place in edit.places()]
         if call is None or not due:
             return None
-        out = first_output(output)
-        x = out if self.batch_first else out.transpose(0, 1)
+        x_BND = turned(first_output(output), self.batch_first)
         for edit, place in due:
-            x = getattr(edit, place)(x, call)
-        return _with_first(output, x if self.batch_first else x.transpose(0, 1))
+            x_BND = getattr(edit, place)(x_BND, call)
+        return _with_first(output, turned(x_BND, self.batch_first))
 
 
-class EditOutput(Hook):
-    """Put an edit of a module's first output in its place."""
-
-    def __init__(self, edit: Edit, place: str, now: Volatile, batch_first: bool) -> None:
-        self.edit = edit
-        self.place = place
-        self.now = now
-        self.batch_first = batch_first
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Called by torch after the module."""
-        call = self.now.held.get("call")
-        if call is None:  # the module is called by itself, outside its block
-            return None
-        found = first_output(output)
-        x = found if self.batch_first else found.transpose(0, 1)
-        edited = getattr(self.edit, self.place)(x, call)
-        return _with_first(output, edited if self.batch_first else edited.transpose(0, 1))
-
-
-class AddToSum(Hook):
-    """Add what an edit returns to the sum of stream and branch, which the norm of a post-norm block reads."""
+class EditStream(Hook):
+    """Of one edit at one place: put what it makes of the stream, or of a branch, where a module reads or gives it."""
 
     def __init__(self, edit: Edit, place: str, now: Volatile, batch_first: bool) -> None:
         self.edit = edit
@@ -94,28 +78,51 @@ class AddToSum(Hook):
         self.now = now
         self.batch_first = batch_first
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
-        """Called by torch before the norm."""
+    def edited(self, x: Tensor) -> Tensor | None:
+        """What becomes of it; None where the module is called by itself, outside its block."""
         call = self.now.held.get("call")
         if call is None:
             return None
-        x = args[0] if self.batch_first else args[0].transpose(0, 1)
-        x = x + getattr(self.edit, self.place)(x, call)
-        return (x if self.batch_first else x.transpose(0, 1), *args[1:])
+        return turned(self.change(turned(x, self.batch_first), call), self.batch_first)
+
+    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+        """As the edit has it."""
+        changed: Tensor = getattr(self.edit, self.place)(x_BND, call)
+        return changed
+
+
+class EditOutput(EditStream):
+    """An edit of a module's first output."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Called by torch after the module."""
+        edited = self.edited(first_output(output))
+        return None if edited is None else _with_first(output, edited)
+
+
+class EditInput(EditStream):
+    """An edit of what a module reads; what goes on beside the module stays as it is."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Called by torch before the module."""
+        edited = self.edited(args[0])
+        return None if edited is None else (edited, *args[1:])
+
+
+class AddToSum(EditInput):
+    """Add what an edit returns to the sum of stream and branch, which the norm of a post-norm block reads."""
+
+    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+        """The sum, and what is added to it."""
+        return x_BND + super().change(x_BND, call)
 
 
 class AddToBranch(EditOutput):
     """The same for attention where no module reads the sum: by way of the branch, so it has to come last there."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Called by torch after the branch."""
-        call = self.now.held.get("call")
-        if call is None:
-            return None
-        found = first_output(output)
-        x = found if self.batch_first else found.transpose(0, 1)
-        x = x + self.edit.on_attention_sum(call.stream + x, call)
-        return _with_first(output, x if self.batch_first else x.transpose(0, 1))
+    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+        """The branch, and what is added to its sum with the stream."""
+        return x_BND + super().change(call.stream + x_BND, call)
 
 
 class NoteMiddle(Hook):
@@ -130,7 +137,7 @@ class NoteMiddle(Hook):
         """Called by torch after the norm."""
         call = self.now.held.get("call")
         if call is not None:
-            call.middle = output if self.batch_first else output.transpose(0, 1)
+            call.middle = turned(output, self.batch_first)
 
 
 class EditValues(Hook):

@@ -34,19 +34,18 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
-from unsmooth.remedies.block import remedies_of
-from unsmooth.remedies.call import Call, Volatile
-from unsmooth.remedies.hooks import Hook
+from unsmooth.remedies.call import Call
 from unsmooth.remedies.seen_tokens import average_by_likeness, likeness_sums, seen_tokens
 from unsmooth.remedies.site import Site
 
-# Which of the block's norms (0 attention's, 1 the MLP's) read the edited tokens, or which of its outputs are edited.
-_BEFORE: Mapping[str, tuple[int, ...]] = {"norms": (0, 1), "attention_norm": (0,), "mlp_norm": (1,)}
-_OUTPUTS: Mapping[str, str] = {
-    "attention": "on_attention",
-    "mlp": "on_mlp",
-    "after_attention_norm": "on_attention_norm",
-    "after_mlp_norm": "on_mlp_norm",
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "norms": ("on_attention_norm_input", "on_mlp_norm_input"),
+    "attention_norm": ("on_attention_norm_input",),
+    "mlp_norm": ("on_mlp_norm_input",),
+    "attention": ("on_attention",),
+    "mlp": ("on_mlp",),
+    "after_attention_norm": ("on_attention_norm",),
+    "after_mlp_norm": ("on_mlp_norm",),
 }
 
 
@@ -69,7 +68,7 @@ class ContraNorm(Edit):
         "ones (see place and identity)",
         "place": "in front of attention's norm ('attention_norm'), the MLP's ('mlp_norm') or both ('norms'); or on the "
         "output of a branch ('attention', 'mlp') or norm ('after_attention_norm', 'after_mlp_norm'); None for "
-        "'norms' in the official form for ViT and 'attention_norm' else",
+        "'norms' in the official form for ViT and where both branches read one norm, 'attention_norm' else",
         "identity": "whether s·X is added, so that equal tokens stay as they are; None for yes in the official form "
         "for BERT and no else",
         "dual": "whether S is divided by the sums of its rows and, added to that, of its columns; not in a decoder",
@@ -94,7 +93,7 @@ class ContraNorm(Edit):
         choice("variant", variant, ["paper", "official"])
         choice("learn", learn, ["no", "channel", "positive"])
         if place is not None:
-            choice("place", place, [*_BEFORE, *_OUTPUTS])
+            choice("place", place, list(_PLACES))
         for name, flag in {"identity": identity or False, "dual": dual, "unit": unit}.items():
             if not isinstance(flag, bool):
                 raise expected(f"{name} as True or False", repr(flag), f"{name}=True")
@@ -103,7 +102,8 @@ class ContraNorm(Edit):
             raise expected("scale above 0 where learn='positive' keeps it there", "0", "scale=0.05, learn='channel'")
         post_norm = site.wiring.style == "post"
         like_vit, like_bert = variant == "official" and not post_norm, variant == "official" and post_norm
-        self.place = place if place is not None else "norms" if like_vit else "attention_norm"
+        one_norm = len(site.wiring.input_norms) == 1  # in front of attention's is in front of the MLP's
+        self.place = place if place is not None else "norms" if like_vit or one_norm else "attention_norm"
         self.identity = identity if identity is not None else like_bert and site.host.name != "albert"
         # The code for ViT has (1+s)X − s·SX where s is fixed, and sX − s·SX where it is learned.
         self.without_one = self.identity and like_vit and learn != "no"
@@ -120,16 +120,16 @@ class ContraNorm(Edit):
         return bool(options.get("dual"))
 
     def places(self) -> tuple[str, ...]:
-        """Outputs that are edited; in front of norms it acts by hooks of its own."""
-        return (_OUTPUTS[self.place],) if self.place in _OUTPUTS else ()
+        """Those that were asked for."""
+        return _PLACES[self.place]
 
-    def install(self, site: Site) -> None:
-        """Hook the norms that are to read edited tokens."""
-        home = remedies_of(site.block)
-        assert home is not None, "installed once it is in its block"
-        for which in _BEFORE.get(self.place, ()):
-            norm = site.block.get_submodule(site.wiring.norms[which])
-            norm.register_forward_pre_hook(BeforeNorm(self, which, home.now, site.host.batch_first(site.block)))
+    def on_attention_norm_input(self, read_BND: Tensor, call: Call) -> Tensor:
+        """Edit what attention's norm reads."""
+        return self.spread(read_BND, call, "attention_norm")
+
+    def on_mlp_norm_input(self, read_BND: Tensor, call: Call) -> Tensor:
+        """Edit what the MLP's norm reads."""
+        return self.spread(read_BND, call, "mlp_norm")
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Edit the attention branch."""
@@ -168,22 +168,3 @@ class ContraNorm(Edit):
         if self.without_one:
             return scale * (x - alike)
         return torch.lerp(x, alike, -scale) if self.identity else torch.addcmul(x, alike, scale, value=-1)
-
-
-class BeforeNorm(Hook):
-    """Have a norm read edited tokens, while the stream, where it goes on beside the norm, stays as it is."""
-
-    def __init__(self, edit: ContraNorm, which: int, now: Volatile, batch_first: bool) -> None:
-        self.edit = edit
-        self.where = f"norm{which}"
-        self.now = now
-        self.batch_first = batch_first
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
-        """Called by torch before the norm."""
-        call = self.now.held.get("call")
-        if call is None:  # the norm is called by itself, outside its block
-            return None
-        x = args[0] if self.batch_first else args[0].transpose(0, 1)
-        x = self.edit.spread(x, call, self.where)
-        return (x if self.batch_first else x.transpose(0, 1), *args[1:])

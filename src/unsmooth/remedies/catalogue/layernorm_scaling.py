@@ -77,8 +77,8 @@ class LayerNormScaling(Edit):
         return normed_BND * self.scale
 
     def fold(self, site: Site) -> None:
-        """Into both norms."""
-        for path in site.wiring.norms:
+        """Into both norms, or the one that attention and MLP share."""
+        for path in dict.fromkeys(site.wiring.norms):
             scale_linear(part(site.block, path), self.scale)
 
     def why_not_foldable(self) -> str | None:

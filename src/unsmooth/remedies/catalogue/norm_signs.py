@@ -61,7 +61,9 @@ class NormSigns(Edit):
         super().__init__(site)
         choice("sign", sign, ["flip", "negative", "positive", "keep"])
         choice("norm", norm, list(_WHICH))
-        self.sign, self.paths = sign, tuple(site.wiring.norms[index] for index in _WHICH[norm])
+        self.sign = sign
+        # Once each: turned around twice, the one that attention and MLP may share would be as it was.
+        self.paths = tuple(dict.fromkeys(site.wiring.norms[index] for index in _WHICH[norm]))
         for index, path in enumerate(self.paths):
             # A part of the state, so that a checkpoint of the changed model is told from one of the plain model.
             self.register_buffer(f"signs_{index}", self._signs_for(_weight(site, path)))
