@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
-_SOURCE, _NAME = "_unsmooth_source", "_unsmooth_derived"
+from unsmooth.remedies.extending import extend, shrink
+
+_SOURCE = "_unsmooth_source"
 
 
-@functools.cache
-def _with_derived_weight(kind: Any, name: str) -> Any:
-    weight = property(lambda module: getattr(module, _SOURCE)())
-    body = {name: weight, _NAME: name, "__reduce_ex__": _reduce, "__module__": kind.__module__}
-    return type(f"Derived{kind.__name__}", (kind,), body)
-
-
-def _reduce(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
-    """A class made on the way has no name to be found by, so a copy is made from the class that it extends."""
-    return _empty, (type(module).__mro__[1], getattr(module, _NAME)), vars(module)
-
-
-def _empty(kind: Any, name: str = "weight") -> Any:
-    derived = _with_derived_weight(kind, name)
-    return derived.__new__(derived)
+def _computed(name: str) -> dict[str, Any]:
+    return {name: property(lambda module: getattr(module, _SOURCE)())}
 
 
 def derive_weight(module: nn.Module, source: Callable[[], Tensor]) -> nn.Parameter:
@@ -69,13 +57,12 @@ def read_through(module: nn.Module, name: str, source: Callable[[], Tensor]) -> 
     2.0
     """
     object.__setattr__(module, _SOURCE, source)
-    kind: Any = type(module)
-    module.__class__ = _with_derived_weight(kind, name)
+    extend(module, _computed, name)
 
 
 def read_plainly(module: nn.Module) -> None:
     """Undo it."""
-    module.__class__ = type(module).__mro__[1]
+    shrink(module)
     object.__delattr__(module, _SOURCE)
 
 

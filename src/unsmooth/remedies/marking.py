@@ -6,11 +6,12 @@ A remedied model that comes after its plain twin would then be run without its r
 
 from __future__ import annotations
 
-import functools
 import uuid
 from typing import Any
 
 from torch import nn
+
+from unsmooth.remedies.extending import extend, shrink
 
 _MARK = "_unsmooth_mark"
 
@@ -36,28 +37,14 @@ def mark(block: nn.Module, text: str) -> None:
     """
     earlier = getattr(type(block), _MARK, "")
     unmark(block)
-    kind: Any = type(block)
-    block.__class__ = _marked(kind, f"{earlier}+{text}" if earlier else text)
+    extend(block, _marked, f"{earlier}+{text}" if earlier else text)
 
 
 def unmark(block: nn.Module) -> None:
     """Give `block` its own class back."""
     if _MARK in vars(type(block)):
-        block.__class__ = type(block).__mro__[1]
+        shrink(block)
 
 
-@functools.cache
-def _marked(kind: Any, text: str) -> Any:
-    body = {_MARK: text, "__reduce_ex__": _reduce, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), body)
-
-
-def _reduce(block: nn.Module, protocol: Any) -> tuple[Any, ...]:
-    """A class made on the way has no name to be found by, so a copy is made from the class that it extends."""
-    marked = next(kind for kind in type(block).__mro__ if _MARK in vars(kind))
-    return _empty, (marked.__mro__[1], getattr(marked, _MARK)), vars(block)
-
-
-def _empty(kind: Any, text: str) -> Any:
-    marked = _marked(kind, text)
-    return marked.__new__(marked)
+def _marked(text: str) -> dict[str, Any]:
+    return {_MARK: text}
