@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.models.block_parts import part
 from unsmooth.remedies.site import Site, as_in_out
@@ -37,17 +37,36 @@ def queries_and_keys(site: Site) -> tuple[Tensor, Tensor] | None:
     if layout.queries is not None and layout.keys is not None:
         weight_DF = as_in_out(part(site.block, wiring.value), wiring.value_weight).data
         return layout.queries(weight_DF, heads), layout.keys(weight_DF, heads)
-    parent, _, name = wiring.value.rpartition(".")
-    if name not in _BESIDE:
+    beside = _beside(site)
+    if beside is None:
         return None
-    try:
-        query, key = (site.block.get_submodule(f"{parent}.{beside}".lstrip(".")) for beside in _BESIDE[name])
-    except AttributeError:
-        return None
-    query_DF, key_DF = as_in_out(query, "weight").data, as_in_out(key, "weight").data
+    query_DF, key_DF = (as_in_out(module, "weight").data for module in beside)
     if query_DF.shape[1] != heads.query * heads.dim or key_DF.shape[1] != heads.key_value * heads.dim:
         return None
     return (
         torch.unflatten(query_DF, 1, (heads.key_value, wiring.group, heads.dim)),
         torch.unflatten(key_DF, 1, (heads.key_value, heads.dim)),
     )
+
+
+def query_bias(site: Site) -> Tensor | None:
+    """What is added to the queries, to be written to; None where nothing is, or where they are not known."""
+    wiring = site.wiring
+    if wiring.layout.queries is not None:
+        bias: Tensor | None = getattr(part(site.block, wiring.value), wiring.value_bias)
+        return None if bias is None else wiring.layout.queries(bias.data, wiring.heads)
+    beside = _beside(site)
+    bias = None if beside is None else getattr(beside[0], "bias", None)
+    return None if bias is None else bias.data
+
+
+def _beside(site: Site) -> tuple[nn.Module, nn.Module] | None:
+    """The projections of queries and keys beside that of the values."""
+    parent, _, name = site.wiring.value.rpartition(".")
+    if name not in _BESIDE:
+        return None
+    try:
+        query, key = (site.block.get_submodule(f"{parent}.{beside}".lstrip(".")) for beside in _BESIDE[name])
+    except AttributeError:
+        return None
+    return query, key

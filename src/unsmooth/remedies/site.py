@@ -51,8 +51,12 @@ class Site:
 
     def write_value_matrix(self, weight_DM: Tensor) -> None:
         """Put value weights in their place, whatever they are fused with."""
-        place = self.wiring.layout.values(self._value_weight().data, self.wiring.heads)
-        place.copy_(weight_DM.reshape(place.shape))
+        place_DKE = self.value_places()
+        place_DKE.copy_(weight_DM.reshape(place_DKE.shape))
+
+    def value_places(self) -> Tensor:
+        """Where the value weights are, (dim, key/value heads, head dim), to be written to."""
+        return self.wiring.layout.values(self._value_weight().data, self.wiring.heads)
 
     def output_matrix(self) -> Tensor:
         """The output weights (query heads · head dim, dim)."""

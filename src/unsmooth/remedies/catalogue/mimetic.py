@@ -23,13 +23,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unsmooth.models.block_parts import part
 from unsmooth.networks.mimetic import QUERY_KEY, VALUE_OUTPUT, near_identity
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.queries import queries_and_keys
 from unsmooth.remedies.redrawing import Redrawing
-from unsmooth.remedies.site import Site, as_in_out
+from unsmooth.remedies.site import Site
 
 
 @remedy
@@ -134,8 +133,7 @@ class Mimetic(Redrawing):
         """Those that are drawn, to be written to: values and output, queries and keys, as the options say."""
         found: list[Tensor] = []
         if self.draws_values:
-            value = as_in_out(part(site.block, site.wiring.value), site.wiring.value_weight).data
-            found += [site.wiring.layout.values(value, site.wiring.heads), site.output_matrix().data]
+            found += [site.value_places(), site.output_matrix().data]
         if self.draws_queries:
             found += queries_and_keys(site) or ()
         return found

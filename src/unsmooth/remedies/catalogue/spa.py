@@ -28,12 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.block_parts import part
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.mixing import Mix
-from unsmooth.remedies.queries import queries_and_keys
+from unsmooth.remedies.queries import queries_and_keys, query_bias
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.shaping import no_way_past
 from unsmooth.remedies.site import Site
@@ -75,7 +74,7 @@ class SignalPreserving(Redrawing):
         if options.get("init") == "paper":
             if any(is_derived(module) for module in site.block.modules()):
                 return 'another remedy computes its weights, so there are none to start anew; init="keep" works'
-            if _query_weights(site) is None:
+            if queries_and_keys(site) is None:
                 return 'the weights of its queries are not known, so they cannot be made zero; init="keep" works'
         return no_way_past(site, options)
 
@@ -86,22 +85,19 @@ class SignalPreserving(Redrawing):
     @torch.no_grad()
     def install(self, site: Site) -> None:
         """Start queries at zero, values and output orthogonal."""
-        if not self.starts_anew:
-            return
-        value, output, queries = site.value_matrix(), site.output_matrix(), _query_weights(site) or []
-        self.keep([value, output, *queries])
-        site.write_value_matrix(_orthogonal(value))
-        output.copy_(_orthogonal(output))
-        for weight in queries:
-            weight.zero_()
+        if self.starts_anew:
+            weights = _weights(site)
+            self.keep(weights)
+            value_DKE, output_FD, *queries = weights
+            value_DKE.copy_(_orthogonal(value_DKE))
+            output_FD.copy_(_orthogonal(output_FD))
+            for weight in queries:
+                weight.zero_()
 
-    @torch.no_grad()
     def remove(self, site: Site) -> None:
         """Put the weights back."""
-        if self.kept:
-            site.write_value_matrix(self.kept[0])
-            for weight, was in zip([site.output_matrix(), *(_query_weights(site) or [])], self.kept[1:], strict=True):
-                weight.copy_(was)
+        if self.starts_anew:
+            self.give_back(_weights(site))
 
     def on_mixing(self, mix: Mix, call: Call) -> Tensor:
         """D·softmax(logits + log P)·V."""
@@ -200,22 +196,13 @@ def _places(mix: Mix, call: Call) -> tuple[Tensor, Tensor, int]:
 
 
 def _orthogonal(like: Tensor) -> Tensor:
-    drawn = nn.init.orthogonal_(torch.empty(like.shape, dtype=torch.promote_types(like.dtype, torch.float32)))
-    return drawn.to(like)
+    """A matrix with orthogonal rows or columns, whatever its columns are split into."""
+    drawn = torch.empty(like.flatten(1).shape, dtype=torch.promote_types(like.dtype, torch.float32))
+    return nn.init.orthogonal_(drawn).reshape(like.shape).to(like)
 
 
-def _query_weights(site: Site) -> list[Tensor] | None:
-    """The weights of the queries and their biases, to be written to; None where nobody knows where they are."""
-    wiring, found = site.wiring, queries_and_keys(site)
-    if found is None:
-        return None
-    made: Any = part(site.block, wiring.value)
-    if wiring.layout.queries is not None:
-        bias = getattr(made, wiring.value_bias)
-        return [found[0], *([] if bias is None else [wiring.layout.queries(bias, wiring.heads)])]
-    beside: Any = next(module for module in site.block.modules() if _starts_at(module, found[0]))
-    return [found[0], *([] if beside.bias is None else [beside.bias])]
-
-
-def _starts_at(module: Any, weight: Tensor) -> bool:
-    return isinstance(module, nn.Linear) and module.weight.data_ptr() == weight.data_ptr()
+def _weights(site: Site) -> list[Tensor]:
+    """Those that start anew, to be written to: of values, output and queries, and the bias of the queries."""
+    found, bias = queries_and_keys(site), query_bias(site)
+    assert found is not None, "refused where they are not known"
+    return [site.value_places(), site.output_matrix().data, found[0], *([] if bias is None else [bias])]
