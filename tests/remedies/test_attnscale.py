@@ -17,8 +17,7 @@ from tests.remedies.written_out import (
     set_all,
     uniform,
 )
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 
 
@@ -82,11 +81,3 @@ def test_a_small_omega_survives_bfloat16() -> None:
     call = Call(values[:, :, 0], False, None, None, None, {}, values)
     moved = edit.on_heads(heads, call).float() - 1.0
     near(moved, torch.full_like(moved, 1.0), tolerance=0.02)
-
-
-@pytest.mark.parametrize(("options", "message"), [({"omega": -2}, "omega"), ({"learn": "channel"}, "learn")])
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = BY_NAME["bert"].model()
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "attnscale", **options)
-    assert applied(model) == []

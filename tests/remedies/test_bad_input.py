@@ -40,9 +40,33 @@ def test_unknown_remedy(name: Any, message: str) -> None:
     refused(BY_NAME["vit"].model(), name, re.escape(message))
 
 
+@pytest.fixture(scope="module")
+def bert() -> nn.Module:
+    return BY_NAME["bert"].model()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("attnscale", {"omega": -2}, "Expected omega between"),
+        ("attnscale", {"learn": "channel"}, "Expected a known learn"),
+        ("b2t", {"weight": -1.0}, "Expected weight between 0.0 and 10.0"),
+        ("b2t", {"scale": 0.5}, 'norm="drop"'),
+        ("b2t", {"norm": "keepp"}, "Did you mean 'keep'?"),
+        ("b2t", {"variant": "both"}, "Expected a known variant"),
+        ("centred", {"tau": 3}, "Expected tau between"),
+        ("centred", {"learn": "channel"}, "Expected a known learn"),
+        ("contranorm", {"scale": -1}, "Expected scale between"),
+        ("contranorm", {"temperature": 0}, "Expected temperature between"),
+        ("contranorm", {"place": "pos7"}, "Expected a known place"),
+        ("contranorm", {"dual": 1}, "Expected dual as True or False"),
+        ("contranorm", {"identity": "yes"}, "Expected identity as True or False"),
+        ("contranorm", {"learn": "positive", "scale": 0.0}, "Expected scale above 0"),
+        ("deepnorm", {"alpha": 0.0}, "Expected alpha above 0 but got 0.0"),
+        ("deepnorm", {"beta": -1}, "Expected beta above 0 but got -1"),
+        ("deepnorm", {"alpha": float("nan")}, "Expected alpha above 0 but got nan"),
+        ("deepnorm", {"variant": "oficial"}, "Did you mean 'official'?"),
+        ("deepnorm", {"init": "draw"}, "Expected a known init"),
         ("deescalate", {"tua": 1.0}, "Did you mean 'tau'?"),
         ("deescalate", {"tau": 2.5}, "tau between 0.0 and 2.0 but got 2.5"),
         ("deescalate", {"tau": -0.1}, "tau between 0.0 and 2.0 but got -0.1"),
@@ -54,12 +78,53 @@ def test_unknown_remedy(name: Any, message: str) -> None:
         ("deescalate", {"place": "resid"}, "Did you mean 'residual'?"),
         ("deescalate", {"place": None}, "place as one of attention, residual, norm, values but got None"),
         ("deescalate", {"prior": -1}, "prior between"),
+        ("featscale", {"dc": -2}, "Expected dc between"),
+        ("featscale", {"hc": "all"}, "Expected hc between"),
+        ("featscale", {"variant": "swin"}, "Expected a known variant"),
+        ("gfsa", {"order": 1}, "Expected order as a whole number"),
+        ("gfsa", {"order": 2.5}, "Expected order as a whole number"),
+        ("gfsa", {"start": 3}, "Expected start between"),
+        ("gfsa", {"variant": "code"}, "Expected a known variant"),
+        ("laplacian", {"heads": 4}, "Expected heads from 0 to 3 (or -4 to -1) but got 4"),
+        ("laplacian", {"heads": 0.0}, "a fraction of all heads between -1 and 1, not 0"),
+        ("laplacian", {"heads": "all"}, "heads as indices, a slice or a fraction of all heads"),
+        ("laplacian", {"heads": [0, "1"]}, "heads as indices"),
+        ("layerscale", {"start": "depth"}, "Expected start between"),
+        ("neutreno", {"lam": 3}, "Expected lam between"),
+        ("neutreno", {"learn": "channel"}, "Expected a known learn"),
+        ("pairnorm", {"scale": 0}, "Expected scale between"),
+        ("pairnorm", {"scale_by": "SI"}, "Expected a known scale_by"),
+        ("pairnorm", {"place": "mlp"}, "Expected a known place"),
         ("residual_scaling", {"scale": float("inf")}, "scale between"),
+        ("residual_scaling", {"scale": -0.1}, "Expected scale between 0"),
+        ("residual_scaling", {"scale": "half"}, "Expected scale between 0"),
+        ("rezero", {"start": 11}, "Expected start between -10.0 and 10.0"),
+        ("rezero", {"norm": "dropped"}, "Did you mean 'drop'?"),
+        ("rezero", {"share": "yes"}, "Expected share as True or False"),
+        ("shaped", {"alpha": 11}, "Expected alpha between"),
+        ("shaped", {"learn": "channel"}, "Expected a known learn"),
+        ("shaped", {"skip": "no"}, "Expected a known skip"),
         ("sharpen", {"basis": "orthonormal"}, "Did you mean 'orthogonal'?"),
+        ("sharpen", {"basis": "gramm"}, "Did you mean 'gram'?"),
+        ("sharpen", {"eigenvalues": "square"}, "basis='gram', which has no ψ"),
+        ("sharpen", {"basis": "general", "eigenvalues": "square", "limit": 0.5}, "which has no bound"),
+        ("sharpen", {"limit": 1.5}, "limit between"),
+        ("sharpen", {"start": "zero"}, "Known: fresh, project"),
+        ("sharpen", {"size": -1.0}, "size between"),
+        ("skipinit", {"norm": "dropped"}, "Did you mean 'drop'?"),
+        ("skipinit", {"share": True}, "'share'"),
+        ("softdecay", {"alpha": -1.0}, "Expected alpha between"),
+        ("softdecay", {"alpha": 0.0}, 'learn="no"'),
+        ("softdecay", {"learn": "head"}, "Expected a known learn"),
+        ("softdecay", {"variant": "v2"}, "Expected a known variant"),
+        ("value_residual", {"first": 3}, "Expected first between"),
+        ("value_residual", {"learn": "channel"}, "Expected a known learn"),
+        ("value_skipinit", {"beta": "all"}, "Expected beta between"),
+        ("value_skipinit", {"skip": True}, "Expected skip as one of"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
-    refused(BY_NAME["bert"].model(), name, re.escape(message), **options)
+def test_bad_options(bert: nn.Module, name: str, options: dict[str, Any], message: str) -> None:
+    refused(bert, name, re.escape(message), **options)
 
 
 @pytest.mark.parametrize("layers", [7, -4, [0, 3], [], slice(3, None), True, 0.0, 1.01, "0", [0.5]])
@@ -131,6 +196,9 @@ def test_no_causal_form_where_the_call_is_causal(is_causal: bool | None, boolean
             host.output(model, call)
         allowed = remedies.apply(host.model(), name, allow_leak=True, **options)
         assert host.output(allowed, call).isfinite().all()
+    model = remedies.apply(remedies.apply(host.model(), "featscale"), everybody)
+    with pytest.raises(UnsmoothError, match="everybody with options"):  # and not who has a causal form
+        host.output(model, call)
 
 
 def test_folding_what_does_not_fold_and_nothing() -> None:

@@ -16,8 +16,7 @@ from tests.remedies.written_out import (
     set_all,
     uniform,
 )
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 
 
@@ -91,11 +90,3 @@ def test_a_small_tau_survives_bfloat16() -> None:
     heads, values = torch.full((1, 4, 4, 8), 1.0, dtype=torch.bfloat16), torch.full((1, 4, 4, 8), -1000.0).bfloat16()
     moved = edit.on_heads(heads, Call(values[:, :, 0], False, None, None, None, {}, values)).float() - 1.0
     near(moved, torch.full_like(moved, 1.0), tolerance=0.02)
-
-
-@pytest.mark.parametrize(("options", "message"), [({"tau": 3}, "tau"), ({"learn": "channel"}, "learn")])
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = exact("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "centred", **options)
-    assert applied(model) == []

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from tests.remedies.hosts import BY_NAME
 from tests.remedies.written_out import CASES, blocks_of, exact, exact_call, may_see, near, record, set_all, uniform
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 
 
@@ -57,13 +56,3 @@ def test_starts_as_the_plain_model_and_learns() -> None:
     for block in blocks_of("vit", model):
         assert block.unsmooth.featscale.dc.grad.ne(0).all()
         assert block.unsmooth.featscale.hc.grad.ne(0).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"dc": -2}, "dc"), ({"hc": "all"}, "hc"), ({"variant": "swin"}, "variant")]
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = BY_NAME["bert"].model()
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "featscale", **options)
-    assert applied(model) == []

@@ -11,7 +11,7 @@ from tests.remedies.hosts import BY_NAME, SPECIAL
 from tests.remedies.written_out import CASES, HEADS, blocks_of, exact, exact_call, near, record, set_all
 from unsmooth import networks
 from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixing import TorchMix
 
@@ -106,14 +106,3 @@ def test_what_was_not_mixed_in_the_call_is_asked_for() -> None:
     segment = torch.tensor([[1, 2, 3, 4]])
     with pytest.raises(UnsmoothError, match="keys of tokens that are not in this call"):
         model(segment, model(segment)[1])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"order": 1}, "order"), ({"order": 2.5}, "order"), ({"start": 3}, "start"), ({"variant": "code"}, "variant")],
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = BY_NAME["bert"].model()
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "gfsa", **options)
-    assert applied(model) == []

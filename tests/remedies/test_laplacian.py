@@ -7,7 +7,6 @@ import torch
 
 import unsmooth
 from tests.remedies.hosts import BY_NAME
-from tests.remedies.snapshot import Snapshot
 from tests.remedies.written_out import CASES, HEADS, exact, exact_call, near, record
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.value_projection import value_projection
@@ -66,20 +65,3 @@ def test_no_weight_shows_it() -> None:
     assert not [key for key in model.state_dict() if "unsmooth" in key]
     with pytest.raises(UnsmoothError, match="depends on the tokens"):
         unsmooth.fold(model)
-
-
-@pytest.mark.parametrize(
-    ("heads", "message"),
-    [
-        (4, r"Expected heads from 0 to 3 \(or -4 to -1\) but got 4"),
-        (0.0, "a fraction of all heads between -1 and 1, not 0"),
-        ("all", "heads as indices, a slice or a fraction of all heads"),
-        ([0, "1"], "heads as indices"),
-    ],
-)
-def test_bad_heads_leave_the_model_alone(heads: Any, message: str) -> None:
-    model = BY_NAME["bert"].model()
-    before = Snapshot.of(model)
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "laplacian", heads=heads)
-    before.check(model)

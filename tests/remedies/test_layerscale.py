@@ -10,7 +10,6 @@ import unsmooth
 from tests.remedies.by_hand import EVERY, Edits, blocks_of, by_hand, exact, gradients_near, near, streams
 from tests.remedies.hosts import BY_NAME, DIM, LAYERS
 from tests.remedies.snapshot import Snapshot
-from unsmooth.errors import UnsmoothError
 from unsmooth.models.value_projection import value_projection
 
 GAMMA = torch.randn(LAYERS, 2, DIM, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -71,8 +70,3 @@ def test_a_norm_at_the_end_of_a_branch_takes_it_when_folded() -> None:
     folded = [block.norm_mlp_out.weight for block in model.modules() if hasattr(block, "norm_mlp_out")]
     for was, now in zip(norms, folded, strict=True):
         assert torch.equal(now, 0.5 * was)
-
-
-def test_bad_options_are_named() -> None:
-    with pytest.raises(UnsmoothError, match="Expected start between"):
-        unsmooth.apply(BY_NAME["bert"].model(), "layerscale", start="depth")

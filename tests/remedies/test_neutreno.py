@@ -7,8 +7,7 @@ from transformers import DynamicCache
 
 from tests.remedies.hosts import BY_NAME, LAYERS
 from tests.remedies.written_out import CASES, HEADS, blocks_of, exact, exact_call, near, record
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 
 
@@ -127,11 +126,3 @@ def test_neutral_at_zero_and_learned_numbers_from_there() -> None:
     plain = host.output(host.model(), call)
     for learn in ("no", "layer", "head"):
         assert torch.equal(host.output(apply(host.model(), "neutreno", lam=0.0, learn=learn), call), plain)
-
-
-@pytest.mark.parametrize(("options", "message"), [({"lam": 3}, "lam"), ({"learn": "channel"}, "learn")])
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = BY_NAME["bert"].model()
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "neutreno", **options)
-    assert applied(model) == []

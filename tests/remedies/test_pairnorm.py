@@ -7,8 +7,7 @@ from transformers import DynamicCache
 
 from tests.remedies.hosts import BY_NAME
 from tests.remedies.written_out import CASES, CAUSAL, blocks_of, exact, exact_call, may_see, near, record
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.token_mean import token_spread
 
@@ -89,13 +88,3 @@ def test_a_sequence_of_one_token_is_taken_to_length(name: str) -> None:
 
 def test_default_length_is_that_of_a_layer_norm() -> None:
     assert blocks_of("bert", apply(exact("bert"), "pairnorm"))[0].unsmooth.pairnorm.scale == 32**0.5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"scale": 0}, "scale"), ({"scale_by": "SI"}, "scale_by"), ({"place": "mlp"}, "place")]
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = exact("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "pairnorm", **options)
-    assert applied(model) == []

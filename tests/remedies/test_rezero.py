@@ -177,19 +177,3 @@ def test_edits_at_a_dropped_norm_still_act() -> None:
                 unsmooth.apply(model, remedy, **options)
             near(name, streams(name, model)[1], wanted)
             before.check(unsmooth.undo(model))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"start": 11}, "Expected start between -10.0 and 10.0"),
-        ({"norm": "dropped"}, "Did you mean 'drop'"),
-        ({"share": "yes"}, "Expected share as True or False"),
-    ],
-)
-def test_bad_options_leave_the_model_alone(options: dict[str, Any], message: str) -> None:
-    model = BY_NAME["bert"].model()
-    before = Snapshot.of(model)
-    with pytest.raises(UnsmoothError, match=message):
-        unsmooth.apply(model, "rezero", **options)
-    before.check(model)

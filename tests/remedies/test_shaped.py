@@ -98,13 +98,3 @@ def test_what_cannot_go_without_the_way_past_is_refused() -> None:
     with pytest.raises(UnsmoothError, match="value_skipinit has dropped the way past"):
         apply(model, "shaped", skip="drop")
     assert [one.name for one in applied(model)] == ["value_skipinit"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"alpha": 11}, "alpha"), ({"learn": "channel"}, "learn"), ({"skip": "no"}, "skip")]
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = exact("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "shaped", **options)
-    assert applied(model) == []

@@ -240,24 +240,6 @@ def test_sharpen_and_smooth_exclude_each_other():
     assert value_projection(model, 0).summed().diag().max() < 0 < value_projection(model, 1).summed().diag().min()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"basis": "gramm"}, "Did you mean 'gram'"),
-        ({"eigenvalues": "square"}, "basis='gram', which has no ψ"),
-        ({"basis": "general", "eigenvalues": "square", "limit": 0.5}, "which has no bound"),
-        ({"limit": 1.5}, "limit between"),
-        ({"start": "zero"}, "Known: fresh, project"),
-        ({"size": -1.0}, "size between"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    model = BY_NAME["bert"].model()
-    with pytest.raises(UnsmoothError, match=words):
-        remedies.apply(model, "sharpen", **options)
-    assert remedies.applied(model) == []
-
-
 def test_general_warns_where_v_is_badly_conditioned_and_reports_it():
     model = remedies.apply(BY_NAME["bert"].model(), "sharpen", basis="general", layers=[0])
     assert remedies.applied(model)[0].report[0]["condition"] == pytest.approx(1.0, abs=1e-4)

@@ -7,9 +7,7 @@ import torch
 
 import unsmooth
 from tests.remedies.by_hand import EVERY, Edits, blocks_of, by_hand, exact, near, streams
-from tests.remedies.hosts import BY_NAME
 from tests.remedies.snapshot import Snapshot
-from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import applied
 
 
@@ -49,10 +47,3 @@ def test_it_is_rezero_with_a_number_per_branch() -> None:
     one = unsmooth.apply(exact("vit"), "skipinit", start=0.3)
     other = unsmooth.apply(exact("vit"), "rezero", start=0.3, share=False)
     assert torch.equal(streams("vit", one)[1], streams("vit", other)[1])
-
-
-def test_bad_options_are_named() -> None:
-    with pytest.raises(UnsmoothError, match="Did you mean 'drop'"):
-        unsmooth.apply(BY_NAME["bert"].model(), "skipinit", norm="dropped")
-    with pytest.raises(UnsmoothError, match="share"):
-        unsmooth.apply(BY_NAME["bert"].model(), "skipinit", share=True)

@@ -147,19 +147,3 @@ def test_alpha_is_learned_between_minus_one_and_zero() -> None:
 def test_decoders_are_refused() -> None:
     with pytest.raises(UnsmoothError, match="causal form"):
         apply(BY_NAME["gpt2"].model(), "softdecay")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": -1.0}, "alpha"),
-        ({"alpha": 0.0}, "learn"),
-        ({"learn": "head"}, "learn"),
-        ({"variant": "v2"}, "variant"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = in_float64("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "softdecay", **options)
-    assert applied(model) == []

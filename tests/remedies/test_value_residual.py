@@ -6,9 +6,8 @@ from torch import Tensor
 
 from tests.remedies.hosts import BY_NAME, LAYERS
 from tests.remedies.written_out import CASES, HEADS, Block, blocks_of, exact, exact_call, near, record
-from unsmooth.errors import UnsmoothError
 from unsmooth.models import value_projection
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 
 
 def by_head(values: Tensor) -> Tensor:
@@ -108,11 +107,3 @@ def test_all_blocks_can_share_the_first_values() -> None:
 def test_those_who_explain_are_told_that_weights_do_not_show_it() -> None:
     model = apply(exact("bert"), "value_residual")
     assert value_projection(model, 1).unseen == ("value_residual",)
-
-
-@pytest.mark.parametrize(("options", "message"), [({"first": 3}, "first"), ({"learn": "channel"}, "learn")])
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = exact("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "value_residual", **options)
-    assert applied(model) == []

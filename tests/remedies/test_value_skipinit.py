@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.remedies.written_out import CASES, HEADS, blocks_of, exact, exact_call, near, record, set_all
-from unsmooth.errors import UnsmoothError
-from unsmooth.remedies import applied, apply
+from unsmooth.remedies import apply
 from unsmooth.remedies.call import Call
 
 
@@ -40,11 +39,3 @@ def test_a_small_beta_survives_bfloat16() -> None:
     found = edit.on_heads(heads, Call(values[:, :, 0], False, None, None, None, {}, values))
     assert found.dtype == torch.bfloat16
     near(found.float(), torch.full_like(found.float(), 2.0), tolerance=0.01)
-
-
-@pytest.mark.parametrize(("options", "message"), [({"beta": "all"}, "beta"), ({"skip": True}, "skip")])
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    model = exact("bert")
-    with pytest.raises(UnsmoothError, match=message):
-        apply(model, "value_skipinit", **options)
-    assert applied(model) == []
