@@ -68,3 +68,13 @@ def test_gradients() -> None:
 def test_one_line(call: object, words: str) -> None:
     with pytest.raises(UnsmoothError, match=words):
         call()  # type: ignore[operator]
+
+
+def test_a_weight_in_bfloat16() -> None:
+    """QR knows no bfloat16: it is done in float32, and the weight stays what it is kept in."""
+    module = control_spectrum(layer().bfloat16(), rate=0.3, scale=2.0)
+    assert module.weight.dtype == torch.bfloat16
+    wanted = 2.0 * torch.exp(-0.3 * torch.arange(5.0))
+    torch.testing.assert_close(torch.linalg.svdvals(module.weight.detach().float()), wanted, rtol=0.02, atol=0.02)
+    module(torch.ones(2, 5, dtype=torch.bfloat16)).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())

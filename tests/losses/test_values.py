@@ -46,6 +46,22 @@ def test_laplacian(masked: bool, temperature: float) -> None:
     assert losses.laplacian(x, mask, temperature=temperature).item() == pytest.approx(wanted, rel=1e-12)
 
 
+def test_laplacian_of_tokens_far_apart_at_a_low_temperature() -> None:
+    """Weights of exp(-1/τ) are below the smallest number there is; they are equal all the same."""
+    x = torch.eye(4, dtype=torch.float64).unsqueeze(0).requires_grad_()
+    found = losses.laplacian(x, temperature=1e-3)
+    assert found.item() == pytest.approx(-1.0, rel=1e-12)
+    found.backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+def test_layer_contrast_of_a_matrix_is_that_of_one_sequence() -> None:
+    x = plain()
+    found = losses.layer_contrast(x[0], first_BND=x[1])
+    assert found.item() == losses.layer_contrast(x[:1], first_BND=x[1:2]).item()
+
+
 @BOTH
 def test_layer_contrast(masked: bool) -> None:
     x, mask = given(masked)

@@ -66,6 +66,29 @@ def test_gradients_go_through(name: str) -> None:
 
 
 @EACH
+def test_learned_in_inference_mode_and_part_of_a_graph_later(name: str) -> None:
+    with torch.inference_mode():
+        fitted = MADE[name]().fit(anisotropic(60))
+    point = anisotropic(2).requires_grad_()
+    fitted.transform(point).sum().backward()
+    assert point.grad is not None
+
+
+@EACH
+@pytest.mark.parametrize("given", [[["a", "b"], ["c", "d"]], [[1.0, 2.0], [1.0]]], ids=["words", "ragged"])
+def test_what_is_no_array_of_numbers_is_told(name: str, given: Any) -> None:
+    with pytest.raises(UnsmoothError, match="embeddings as an array of numbers but got list"):
+        MADE[name]().fit(given)
+
+
+@EACH
+def test_imaginary_parts_are_not_dropped(name: str) -> None:
+    for given in (torch.ones(9, 3) * 1j, numpy.ones((9, 3)) * 1j):
+        with pytest.raises(UnsmoothError, match=r"real embeddings but got torch\.complex"):
+            MADE[name]().fit(given)
+
+
+@EACH
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     x = anisotropic(60)
     fitted = MADE[name]().fit(x)
@@ -97,6 +120,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(UnsmoothError, match=r"an estimator of unsmooth\.posthoc saved"):
         load(tmp_path / "weights.safetensors")
+    about = {"unsmooth.posthoc": "1", "about": '{"settings": {}, "dimensions": 4}'}
+    for name in MADE:
+        save_file({"a": torch.ones(2)}, tmp_path / "part.safetensors", {**about, "estimator": name})
+        with pytest.raises(UnsmoothError, match="a whole file in"):
+            load(tmp_path / "part.safetensors")
     (tmp_path / "text").write_text("no")
     for name in ("text", "missing"):
         with pytest.raises(UnsmoothError, match="a safetensors file"):

@@ -70,6 +70,23 @@ def test_learns_what_no_linear_map_can() -> None:
     assert len(flow.log_likelihoods_) == 250
 
 
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e8), (1e100, 0.0), (1e-30, 0.0)])
+def test_size_and_place_of_the_samples_do_not_matter(scale: float, shift: float) -> None:
+    """Float32 does not hold them; what is trained there has mean 0 and variance 1."""
+    x = anisotropic(60, 4)
+    plain, moved = Flow(layers=2, steps=10).fit(x), Flow(layers=2, steps=10).fit(scale * x + shift)
+    torch.testing.assert_close(moved.transform(scale * x + shift), plain.transform(x), atol=5e-3, rtol=0)
+    stretched = 4 * math.log(scale)  # densities are per volume
+    assert moved.score(scale * x + shift) == pytest.approx(plain.score(x) - stretched, abs=5e-3)
+    assert moved.log_likelihoods_[-1] == pytest.approx(plain.log_likelihoods_[-1] - stretched, abs=5e-3)
+
+
+def test_likelihoods_of_training_are_those_of_the_samples() -> None:
+    x = anisotropic(60, 4)
+    flow = Flow(layers=2, steps=2, batch=60, learning_rate=1e-9).fit(x)
+    assert flow.log_likelihoods_[0] == pytest.approx(flow.score(x), abs=1e-4)
+
+
 def test_the_seed_decides_all_and_nobody_elses_numbers_change() -> None:
     x = anisotropic(40, 4)
     torch.manual_seed(5)
@@ -88,7 +105,10 @@ def test_the_seed_decides_all_and_nobody_elses_numbers_change() -> None:
         (lambda: Flow().fit(torch.randn(5, 1)), "at least two dimensions"),
         (lambda: Flow().fit(torch.randn(1, 5)), "at least two samples"),
         (lambda: Flow().fit(torch.ones(5, 3)), "vary in every dimension but got 3 in which they are equal"),
-        (lambda: Flow(layers=0).fit(anisotropic()), "layers of at least 1"),
+        (lambda: Flow(layers=0).fit(anisotropic()), "layers as a whole number of at least 1 but got 0. Try layers=4"),
+        (lambda: Flow(steps=-1).fit(anisotropic()), "steps as a whole number of at least 0"),
+        (lambda: Flow(seed=None).fit(anisotropic()), "seed as a whole number"),  # type: ignore[arg-type]
+        (lambda: Flow(learning_rate=-1.0).fit(anisotropic()), "learning_rate above 0 but got -1"),
         (lambda: Flow(steps=50, learning_rate=1e6).fit(anisotropic()), "a finite likelihood in step"),
     ],
 )

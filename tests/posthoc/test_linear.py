@@ -91,9 +91,12 @@ def test_both_make_embeddings_less_alike() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: AllButTheTop(7).fit(anisotropic()), "components from 0 to 6"),
-        (lambda: AllButTheTop(2).fit(anisotropic(2)), "more samples than the 2 directions"),
-        (lambda: Whitening(7).fit(anisotropic()), "dimensions from 1 to 6"),
+        (lambda: AllButTheTop(7).fit(anisotropic()), "components as a whole number from 0 to 6"),
+        (lambda: AllButTheTop(2).fit(anisotropic(2)), "more than 2 samples to take 2 directions out"),
+        (lambda: AllButTheTop(0.95).fit(anisotropic()), "components as a whole number .* got 0.95"),
+        (lambda: Whitening("all").fit(anisotropic()), "dimensions as a whole number"),
+        (lambda: Whitening(shrinkage="auto").fit(anisotropic()), "shrinkage from 0 to 1 but got 'auto'"),
+        (lambda: Whitening(7).fit(anisotropic()), "dimensions as a whole number from 1 to 6"),
         (lambda: Whitening(shrinkage=2.0).fit(anisotropic()), "shrinkage from 0 to 1"),
         (lambda: Whitening().fit(anisotropic(1)), "at least two samples"),
         (lambda: Whitening(shrinkage=0.5).fit(torch.ones(4, 3)), "samples that vary in 0. Try other samples"),

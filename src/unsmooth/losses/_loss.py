@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, get_args
@@ -140,7 +141,7 @@ def parse_loss(text: str) -> LossTerm:
     unsmooth.errors.UnsmoothError: Expected a known loss but got 'cosin'. Did you mean 'cosine'? Known: ...
     """
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = ast.parse(str(text).strip(), mode="eval").body
     except (SyntaxError, ValueError):
         raise expected(_FORM, repr(text), "`unsmooth ls losses`") from None
     if isinstance(node, ast.Name):
@@ -148,17 +149,34 @@ def parse_loss(text: str) -> LossTerm:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
         raise expected(_FORM, repr(text), "`unsmooth ls losses`")
     found = LOSSES[node.func.id]
-    given = {str(keyword.arg): _literal(keyword.value, text) for keyword in node.keywords}
-    known = ("weight", "layer", *found.options)
-    for option in given:
-        if option not in known:
-            raise unknown_name(f"option of {found.name}", option, known)
-    weight, layer = given.pop("weight", 1.0), given.pop("layer", -1)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise expected("weight as a number", repr(weight), "weight=0.1")
-    if isinstance(layer, bool) or not isinstance(layer, int):
-        raise expected("layer as a whole number", repr(layer), "layer=-1 for the last")
-    return LossTerm(found, given, float(weight), layer)
+    given: dict[str, Any] = {}
+    for keyword in node.keywords:
+        option = str(keyword.arg)
+        if option in given:
+            raise expected(f"{option} once", repr(text), f"one {option}=")
+        given[option] = _literal(keyword.value, text)
+    defaults = {"weight": 1.0, "layer": -1, **found.options}
+    for option, value in given.items():
+        if option not in defaults:
+            raise unknown_name(f"option of {found.name}", option, defaults)
+        _check_kind(option, value, defaults[option])
+    weight, layer = float(given.pop("weight", 1.0)), given.pop("layer", -1)
+    if not math.isfinite(weight):
+        raise expected("weight as a number", weight, "weight=0.1")
+    return LossTerm(found, given, weight, layer)
+
+
+def _check_kind(option: str, value: Any, default: Any) -> None:
+    """Refuse an option that is not of the kind of its default; None says nothing about kinds."""
+    number, hint = not isinstance(value, bool), f"{option}={default}"
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise expected(f"{option} as True or False", repr(value), hint)
+    if type(default) is int and not (number and isinstance(value, int)):
+        raise expected(f"{option} as a whole number", repr(value), hint)
+    if isinstance(default, float) and not (number and isinstance(value, int | float)):
+        raise expected(f"{option} as a number", repr(value), hint)
+    if isinstance(default, str) and not isinstance(value, str):
+        raise expected(f"{option} as a word", repr(value), hint)
 
 
 def _literal(node: ast.expr, text: str) -> Any:

@@ -5,6 +5,8 @@ Shape suffixes: B sequences, N tokens (padded), D dimensions.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from unsmooth.functional._tokens import first_real
 
 def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> Tokens:
     """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence."""
+    if mask is not None and not isinstance(mask, Tensor):
+        raise expected("a boolean `mask` (True = a real token)", type(mask).__name__, "a tensor, mask.bool()")
     if isinstance(hidden, Tensor) and hidden.ndim == 2:
         hidden, mask = hidden.unsqueeze(0), None if mask is None else mask.unsqueeze(0)
     tokens = Tokens(hidden, mask)
@@ -27,6 +31,8 @@ def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> 
 def same_tokens(beside: Tensor, tokens: Tokens, name: str) -> Tokens:
     """Another layer of the same tokens."""
     shape = tuple(tokens.input_BND.shape)
+    if isinstance(beside, Tensor) and beside.ndim == 2:
+        beside = beside.unsqueeze(0)
     if not isinstance(beside, Tensor) or tuple(beside.shape) != shape:
         got = tuple(beside.shape) if isinstance(beside, Tensor) else type(beside).__name__
         raise expected(f"`{name}` of shape {shape}, as the hidden states", got, "two layers of one pass")
@@ -58,12 +64,16 @@ def two_views(
     hidden: Tensor, mask: Tensor | None, other: Tensor, other_mask: Tensor | None, pooling: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Vectors of the same sequences in two passes, both (B, D), and which have tokens in both (B,)."""
+    for given in (hidden, other):
+        if isinstance(given, Tensor) and given.ndim == 2:
+            hint = "z.unsqueeze(1) for one vector of each sequence"
+            raise expected("two views of shape (batch, tokens, dim)", tuple(given.shape), hint)
     first, second = states(hidden, mask, at_least=1), states(other, other_mask, at_least=1)
     shapes = [(one.input_BND.shape[0], one.dim) for one in (first, second)]
     if shapes[0] != shapes[1]:
         raise expected(f"`other_BND` of the same (batch, dim) = {shapes[0]}", shapes[1], "two passes over one batch")
     if shapes[0][0] < 2:
-        raise expected("at least two sequences to compare", "one", "a larger batch")
+        raise expected("at least two sequences to compare", shapes[0][0], "a larger batch")
     (one_BD, one_B), (two_BD, two_B) = pooled(first, pooling), pooled(second, pooling)
     return one_BD, two_BD, one_B & two_B
 
@@ -75,7 +85,12 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def positive(name: str, value: float) -> float:
-    """Refuse a temperature or a margin that is not above 0."""
-    if not value > 0:
-        raise expected(f"{name} above 0", value, f"{name}=1.0")
+    """Refuse a temperature or a margin that is not a number above 0."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise expected(f"{name} above 0", repr(value), f"{name}=1.0")
     return float(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether an option is a plain number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from unsmooth.errors import expected
+from unsmooth.losses._states import is_number
 from unsmooth.losses.spectrum import decay_of
 
 
@@ -26,8 +29,10 @@ class ControlledSpectrum(nn.Module):
 
     def forward(self, left_MK: Tensor, right_NK: Tensor) -> Tensor:
         """The weight, from factors that need not be orthonormal any more."""
+        dtype = left_MK.dtype
         left_MK, right_NK = _orthonormal(left_MK), _orthonormal(right_NK)
-        return left_MK * self.target_K.to(left_MK.dtype) @ right_NK.mT
+        weight_MN: Tensor = left_MK * self.target_K.to(left_MK.dtype) @ right_NK.mT
+        return weight_MN.to(dtype)
 
     def right_inverse(self, weight_MN: Tensor) -> tuple[Tensor, Tensor]:
         """The singular vectors of a weight; its singular values are let go."""
@@ -75,15 +80,15 @@ def control_spectrum(
     target_K = decay_of(min(weight.shape), decay, rate, power).to(weight.device)
     if scale is None:
         scale = float(torch.linalg.matrix_norm(weight.detach().double()) / torch.linalg.vector_norm(target_K))
-    if not scale > 0:
-        raise expected("a weight that is not all zero, or a scale above 0", scale, "scale=1.0")
+    if not is_number(scale) or not 0 < scale < math.inf:
+        raise expected("a weight that is not all zero, or a scale above 0", repr(scale), "scale=1.0")
     parametrize.register_parametrization(module, name, ControlledSpectrum(scale, target_K))
     return module
 
 
 def _orthonormal(columns_MK: Tensor) -> Tensor:
-    """Q of QR with a positive diagonal of R: orthonormal columns stay what they are."""
-    q_MK, r_KK = torch.linalg.qr(columns_MK)
+    """Q of QR with a positive diagonal of R: orthonormal columns stay what they are. In float32 or better."""
+    q_MK, r_KK = torch.linalg.qr(columns_MK.to(torch.promote_types(columns_MK.dtype, torch.float32)))
     signs_K = torch.where(r_KK.diagonal() < 0, -1.0, 1.0).to(q_MK.dtype)
     oriented_MK: Tensor = q_MK * signs_K
     return oriented_MK

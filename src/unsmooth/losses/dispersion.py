@@ -92,7 +92,7 @@ def _set_of(hidden: Tensor, mask: Tensor | None, of: str) -> Tokens:
         raise unknown_name("set", of, SETS)
     whole = states(hidden, mask, at_least=1)
     if len(whole.input_BND) < 2:
-        raise expected("at least two sequences to compare", "one", 'a larger batch, or of="tokens"')
+        raise expected("at least two sequences to compare", len(whole.input_BND), 'a larger batch, or of="tokens"')
     if of == "sequences":
         if mask is not None:
             raise expected("sequences of one length, without a mask", "a mask", 'of="means"')

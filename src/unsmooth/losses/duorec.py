@@ -54,7 +54,7 @@ def duorec(
         >>> duorec(z, other_BND=z)  # each has itself, 1, and two others, 0: log(1 + 2·exp(0 - 1))
         tensor(0.5514)
     """
-    if other_mask_BN is None and mask_BN is not None and other_BND.shape[:2] == mask_BN.shape:
+    if other_mask_BN is None and getattr(mask_BN, "shape", None) == getattr(other_BND, "shape", ())[:2]:
         other_mask_BN = mask_BN
     one_BD, two_BD, counted_B = two_views(hidden_BND, mask_BN, other_BND, other_mask_BN, pooling)
     if similarity not in ("dot", "cosine"):

@@ -15,6 +15,8 @@ from unsmooth.functional._pairs import over_rows
 from unsmooth.losses._loss import loss
 from unsmooth.losses._states import mean_where, positive, states, unit
 
+_FARTHER = -2.0  # below any cosine: a row without pairs
+
 
 @loss(
     summary="tokens are pushed away from those they are most like",
@@ -53,14 +55,19 @@ def laplacian(hidden_BND: Tensor, mask_BN: Tensor | None = None, *, temperature:
     unit_BND, mask_BN = unit(tokens.values_BND.double()), tokens.mask_BN
 
     def sums_of(cosines_BRN: Tensor, rows: slice) -> Tensor:
-        weights_BRN = ((cosines_BRN.detach() - 1.0) / scale).exp()
-        weights_BRN = weights_BRN.masked_fill(_itself(cosines_BRN, rows), 0.0)
+        left_out = _itself(cosines_BRN, rows)
         if mask_BN is not None:
-            weights_BRN = weights_BRN * (mask_BN[:, rows, None] & mask_BN[:, None])
-        return torch.stack([(weights_BRN * (1.0 - cosines_BRN)).sum(dim=-1), weights_BRN.sum(dim=-1)], dim=-1)
+            left_out = left_out | ~(mask_BN[:, rows, None] & mask_BN[:, None])
+        # Weights are relative to the nearest pair, so that those of a low temperature do not all vanish.
+        nearest_BR = cosines_BRN.detach().masked_fill(left_out, _FARTHER).amax(dim=-1)
+        weights_BRN = ((cosines_BRN.detach() - nearest_BR.unsqueeze(-1)) / scale).exp().masked_fill(left_out, 0.0)
+        energy_BR = (weights_BRN * (1.0 - cosines_BRN)).sum(dim=-1)
+        return torch.stack([energy_BR, weights_BRN.sum(dim=-1), nearest_BR], dim=-1)
 
-    energy_B, total_B = over_rows(unit_BND, sums_of).sum(dim=1).unbind(dim=-1)
-    counted_B = (tokens.count_B >= 2.0) & (total_B > 0)
+    energy_BN, total_BN, nearest_BN = over_rows(unit_BND, sums_of).unbind(dim=-1)
+    share_BN = ((nearest_BN - nearest_BN.amax(dim=1, keepdim=True)) / scale).exp()
+    energy_B, total_B = (share_BN * energy_BN).sum(dim=1), (share_BN * total_BN).sum(dim=1)
+    counted_B = tokens.count_B >= 2.0
     values_B = -energy_B / torch.where(counted_B, total_B, 1.0)
     return mean_where(values_B.to(tokens.dtype), counted_B)
 

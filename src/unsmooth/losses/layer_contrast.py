@@ -77,8 +77,8 @@ def _around(tokens: Tokens, side: int) -> Tensor:
     x_BND = tokens.values_BND
     count = x_BND.shape[1]
     grid = math.isqrt(count)
-    if side < 3 or side % 2 == 0:
-        raise expected("neighbourhood as an odd number from 3 on, or 0", side, "neighbourhood=7")
+    if not isinstance(side, int) or side < 3 or side % 2 == 0:
+        raise expected("neighbourhood as an odd number from 3 on, or 0", repr(side), "neighbourhood=7")
     if grid * grid != count or tokens.mask_BN is not None:
         got = "a mask" if tokens.mask_BN is not None else f"{count} tokens"
         raise expected("patches of a square image for a neighbourhood", got, "neighbourhood=0")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from unsmooth.errors import expected, unknown_name
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, states
+from unsmooth.losses._states import is_number, mean_where, positive, states
 
 DECAYS = ("exponential", "polynomial")
 
@@ -77,8 +79,8 @@ def decay_of(count: int, decay: str, rate: float, power: float) -> Tensor:
     >>> decay_of(3, "polynomial", 1.0, 1.0)
     tensor([1.0000, 0.5000, 0.3333], dtype=torch.float64)
     """
-    if rate < 0:
-        raise expected("rate of at least 0", rate, "rate=0.01")
+    if not is_number(rate) or not 0 <= rate < math.inf:
+        raise expected("rate of at least 0", repr(rate), "rate=0.01")
     places_K = torch.arange(count, dtype=torch.float64)
     if decay == "exponential":
         return torch.exp(-rate * places_K.pow(positive("power", power)))

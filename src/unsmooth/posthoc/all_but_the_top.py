@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.posthoc.estimator import Estimator, estimator
+from unsmooth.posthoc.estimator import Estimator, estimator, whole
 
 
 @estimator
@@ -46,12 +46,11 @@ class AllButTheTop(Estimator):
 
     def _fit(self, x_ND: Tensor) -> None:
         samples, dimensions = x_ND.shape
-        wanted = max(1, round(dimensions / 100)) if self.components is None else self.components
-        if not 0 <= wanted <= dimensions:
-            raise expected(f"components from 0 to {dimensions}, the dimensions", wanted, "components=None")
+        advised = max(1, round(dimensions / 100))
+        wanted = advised if self.components is None else whole("components", self.components, None, 0, dimensions)
         if samples <= wanted:
             hint = f"components={samples - 1}, or more samples"
-            raise expected(f"more samples than the {wanted} directions to take out", samples, hint)
+            raise expected(f"more than {wanted} samples to take {wanted} directions out", samples, hint)
         self.mean_ = x_ND.mean(dim=0)
         centred_ND = x_ND - self.mean_
         _, directions_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND)

@@ -20,7 +20,9 @@ def matrix_of(x: Any, dimensions: int | None = None) -> Tensor:
         x: A tensor, an array, or what numpy makes one of.
         dimensions: How many each must have, where that is known.
     """
-    values = x if isinstance(x, Tensor) else torch.from_numpy(numpy.array(x, dtype=numpy.float64))
+    values = x if isinstance(x, Tensor) else _tensor_of(x)
+    if values.is_complex():
+        raise expected("real embeddings", values.dtype, "torch.view_as_real(x).flatten(1)")
     if values.ndim != 2 or 0 in values.shape:
         hint = "x[mask] for the tokens of (batch, tokens, dim), x[None] for one sample"
         raise expected("embeddings of shape (samples, dimensions)", tuple(values.shape), hint)
@@ -30,6 +32,16 @@ def matrix_of(x: Any, dimensions: int | None = None) -> Tensor:
     if not bool(values.isfinite().all()):
         raise expected("finite embeddings", "NaN or Inf", "leaving these samples out")
     return values
+
+
+def _tensor_of(x: Any) -> Tensor:
+    """What numpy makes of `x`, copied: an array may be read-only, or somebody else's."""
+    try:
+        array = numpy.array(x)
+        return torch.from_numpy(array if array.dtype.kind == "c" else array.astype(numpy.float64))
+    except (ValueError, TypeError):  # words, rows of different lengths, sparse matrices
+        hint = "a numpy array of floats; x.toarray() of a sparse matrix"
+        raise expected("embeddings as an array of numbers", type(x).__name__, hint) from None
 
 
 def like(made: Tensor, x: Array) -> Array:

@@ -106,6 +106,13 @@ class CouplingFlow(nn.Module):
             step.start(x_ND)
             x_ND = step(x_ND)[0]
 
+    @torch.no_grad()
+    def after(self, mean_D: Tensor, std_D: Tensor) -> None:
+        """Take up (x − mean)/std, which was done before the flow, into its first scale and shift."""
+        first = next(self._each())
+        first.log_scale.sub_(std_D.log())
+        first.shift.sub_(mean_D * first.log_scale.exp())
+
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """What comes out, and log |det| for each sample."""
         stretched_N = x_ND.new_zeros(x_ND.shape[0])

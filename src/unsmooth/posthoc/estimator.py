@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -52,7 +53,9 @@ class Estimator(ABC):
     def fit(self: S, x: Any, y: Any = None) -> S:
         """Learn from embeddings (samples, dimensions); `y` is not read."""
         x_ND = matrix_of(x).detach()
-        self._fit(x_ND)
+        # What is learned can be part of a graph later, also where it was learned in inference mode.
+        with torch.inference_mode(False), torch.no_grad():
+            self._fit(x_ND)
         self.n_features_in_ = x_ND.shape[1]
         return self
 
@@ -121,6 +124,24 @@ class Estimator(ABC):
         return write_whole(Path(path), save(tensors, metadata))
 
 
+def whole(name: str, value: Any, default: object, least: int, most: int | None = None) -> int:
+    """A setting that counts something; refuses what is not a whole number, or too small or too large.
+
+    >>> whole("layers", 2, 4, least=1)
+    2
+    """
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    counts = isinstance(value, int | numpy.integer) and not isinstance(value, bool)
+    if not counts or value < least or (most is not None and value > most):
+        raise expected(f"{name} as a whole number {bounds}", repr(value), f"{name}={default}")
+    return int(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number, Python's or numpy's."""
+    return isinstance(value, int | float | numpy.number)
+
+
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Numpy's numbers as Python's: what JSON can hold."""
     return {key: value.item() if isinstance(value, numpy.generic) else value for key, value in settings.items()}
@@ -159,5 +180,5 @@ def load(path: str | Path) -> Estimator:
         raise
     except (OSError, SafetensorError):
         raise expected("a safetensors file", repr(str(path)), "the path that save was given") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise expected(f"a whole file in {str(path)!r}", type(error).__name__, "saving it again") from None

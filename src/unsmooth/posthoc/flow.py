@@ -10,7 +10,7 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.posthoc.arrays import Array, like, matrix_of
 from unsmooth.posthoc.coupling import CouplingFlow
-from unsmooth.posthoc.estimator import Estimator, estimator
+from unsmooth.posthoc.estimator import Estimator, estimator, is_number, whole
 
 # Gradients above this norm are shortened: a likelihood has no upper bound.
 _CLIP = 1.0
@@ -71,11 +71,15 @@ class Flow(Estimator):
         self.seed = seed
 
     def _built(self, dimensions: int) -> CouplingFlow:
-        hidden = dimensions if self.hidden is None else self.hidden
-        for name, value in (("layers", self.layers), ("hidden", hidden), ("batch", self.batch)):
-            if value < 1:
-                raise expected(f"{name} of at least 1", value, f"{name}=4")
-        return CouplingFlow(dimensions, self.layers, hidden, self.seed)
+        hidden = dimensions if self.hidden is None else whole("hidden", self.hidden, None, least=1)
+        layers, seed = whole("layers", self.layers, 4, least=1), whole("seed", self.seed, 0, least=0)
+        return CouplingFlow(dimensions, layers, hidden, seed)
+
+    def _check_training(self) -> None:
+        whole("steps", self.steps, 500, least=0)
+        whole("batch", self.batch, 256, least=1)
+        if not is_number(self.learning_rate) or not 0 < self.learning_rate < float("inf"):
+            raise expected("learning_rate above 0", repr(self.learning_rate), "learning_rate=1e-3")
 
     def _fit(self, x_ND: Tensor) -> None:
         samples, dimensions = x_ND.shape
@@ -85,13 +89,20 @@ class Flow(Estimator):
             raise expected("at least two samples to learn from", samples, "more of them")
         same = int((x_ND == x_ND[0]).all(dim=0).sum())
         if same:
-            raise expected("samples that vary in every dimension", f"{same} in which they are equal", "Whitening first")
-        with torch.inference_mode(False), torch.enable_grad():
+            hint = "Whitening(dimensions=…) first, which keeps the directions in which they vary"
+            raise expected("samples that vary in every dimension", f"{same} in which they are equal", hint)
+        self._check_training()
+        with torch.enable_grad():
             flow = self._built(dimensions).to(x_ND.device)
-            x_ND = x_ND.clone().float()
-            flow.start(x_ND)
-            self.log_likelihoods_ = self._trained(flow, x_ND)
+            # In float64, so that float32 holds what is left however large the samples are, or how far from zero.
+            mean_D, std_D = x_ND.mean(dim=0), x_ND.std(dim=0)
+            standard_ND = ((x_ND - mean_D) / std_D).float()
+            flow.start(standard_ND)
+            found = self._trained(flow, standard_ND)
+        stretched = float(std_D.log().sum())
+        self.log_likelihoods_ = [mean - stretched for mean in found]
         self.flow_ = flow.double().requires_grad_(False)
+        self.flow_.after(mean_D, std_D)
 
     def _trained(self, flow: CouplingFlow, x_ND: Tensor) -> list[float]:
         generator = torch.Generator().manual_seed(self.seed)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.posthoc.arrays import Array, like, matrix_of
-from unsmooth.posthoc.estimator import Estimator, estimator
+from unsmooth.posthoc.estimator import Estimator, estimator, is_number, whole
 
 
 @estimator
@@ -54,11 +54,9 @@ class Whitening(Estimator):
 
     def _fit(self, x_ND: Tensor) -> None:
         samples, all_of_them = x_ND.shape
-        kept = all_of_them if self.dimensions is None else self.dimensions
-        if not 1 <= kept <= all_of_them:
-            raise expected(f"dimensions from 1 to {all_of_them}, those of the embeddings", kept, "dimensions=None")
-        if not 0.0 <= self.shrinkage <= 1.0:
-            raise expected("shrinkage from 0 to 1", self.shrinkage, "shrinkage=0.1")
+        kept = all_of_them if self.dimensions is None else whole("dimensions", self.dimensions, None, 1, all_of_them)
+        if not is_number(self.shrinkage) or not 0.0 <= self.shrinkage <= 1.0:
+            raise expected("shrinkage from 0 to 1", repr(self.shrinkage), "shrinkage=0.1")
         if samples < 2:
             raise expected("at least two samples to whiten", samples, "more of them")
         mean_D = x_ND.mean(dim=0)
