@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from tests.remedies.hosts import BY_NAME
 from tests.remedies.snapshot import Snapshot
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
+from unsmooth.models.host import HOSTS
 from unsmooth.remedies.base import REMEDIES, Edit
 
 
@@ -267,12 +269,14 @@ def test_compiled() -> None:
     refused(model, "deescalate", "not compiled yet")
 
 
-def test_models_that_have_no_place_for_it() -> None:
+def test_models_that_have_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(nn.Sequential(nn.Linear(2, 2)), "deescalate", "Transformer blocks in Sequential")
     with pytest.raises(UnsmoothError, match=r"an nn\.Module but got str"):
         remedies.apply("bert-base-uncased", "deescalate")  # type: ignore[type-var]
     import transformers
 
+    # A host of somebody else's need not say how its blocks are put together.
+    monkeypatch.setitem(HOSTS._items, "phi", dataclasses.replace(HOSTS["phi"], wiring=None))
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     phi = transformers.PhiModel(transformers.PhiConfig(intermediate_size=48, **sizes))
     refused(phi, "deescalate", "blocks that remedies know .* but got phi blocks")
