@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.remedies.by_hand import Edits, by_hand, streams
 from tests.remedies.by_hand import exact as in_float64
@@ -118,15 +118,25 @@ def test_acts_on_what_a_block_hands_on(name: str) -> None:
         near_by_hand(name, streams(name, model)[1], by_hand(name, in_float64(name), edits))
 
 
-@pytest.mark.parametrize("name", ["bert", "albert", "torch_post"])
-def test_official_acts_before_the_last_norm_which_reads_the_stream_once_more(name: str) -> None:
+@pytest.mark.parametrize("name", ["bert", "albert", "torch_post", "torch_tokens_first"])
+@pytest.mark.parametrize("gamma", [None, 0.5])
+def test_official_acts_before_the_last_norm_which_reads_the_stream_once_more(name: str, gamma: float | None) -> None:
     model = apply(in_float64(name), "softdecay", alpha=-0.4, variant="official")
+    if gamma is not None:  # what else is done to the branch is in the sum, in whatever order
+        apply(model, "residual_scaling", scale=gamma)
 
     def second(stream: Tensor, branch: Tensor, bottom: Tensor) -> Tensor:
-        return torch.stack([decayed(one, -0.4) for one in stream + branch]) + stream
+        return torch.stack([decayed(one, -0.4) for one in stream + (gamma or 1.0) * branch]) + stream
 
+    edits = Edits(first=lambda x, a: x + (gamma or 1.0) * a, second=second)
     with torch.no_grad():
-        near_by_hand(name, streams(name, model)[1], by_hand(name, in_float64(name), Edits(second=second)))
+        near_by_hand(name, streams(name, model)[1], by_hand(name, in_float64(name), edits))
+
+
+def test_official_is_refused_where_cross_attention_comes_between() -> None:
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 8, batch_first=True), 1)
+    with pytest.raises(UnsmoothError, match="cross-attention changes the stream"):
+        apply(decoder, "softdecay", variant="official")
 
 
 def test_alpha_is_learned_between_minus_one_and_zero() -> None:

@@ -116,6 +116,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             _hook_sum(site, edit, place, home)
         elif place.endswith("_input"):
             at[place].register_forward_pre_hook(EditInput(edit, place, home.now, batch_first))
+            _note_middle(site, edit, place, home)
         elif place in at:  # the others are acted on when the block is entered or left
             at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first))
             _sums_last(at[place])
@@ -150,13 +151,18 @@ def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
     if site.wiring.style == "post":
         norm = site.block.get_submodule(site.wiring.norms[0 if place == "on_attention_sum" else 1])
         norm.register_forward_pre_hook(AddToSum(edit, place, home.now, batch_first))
-        if place == "on_mlp_sum":
-            middle = site.block.get_submodule(site.wiring.norms[0])
-            middle.register_forward_hook(NoteMiddle(edit, home.now, batch_first))
+        _note_middle(site, edit, place, home)
         return
     assert place == "on_attention_sum", "the sum with the MLP branch is what the block hands on: on_block"
     branch = site.block.get_submodule(site.host.taps(site.block)["attention"].module)
     branch.register_forward_hook(AddToBranch(edit, place, home.now, batch_first))
+
+
+def _note_middle(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
+    """For edits of what the MLP's norm in a post-norm block reads: the stream in that sum."""
+    if site.wiring.style == "post" and place in ("on_mlp_sum", "on_mlp_norm_input"):
+        norm = site.block.get_submodule(site.wiring.norms[0])
+        norm.register_forward_hook(NoteMiddle(edit, home.now, site.host.batch_first(site.block)))
 
 
 def _sums_last(module: nn.Module) -> None:

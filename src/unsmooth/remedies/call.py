@@ -42,7 +42,7 @@ class Call:
         shared: What blocks hand each other within one pass of the stack.
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
         masked: Whether the block was handed a mask of any kind.
-        middle: The stream between attention and MLP of a post-norm block, for edits of the sum with the MLP branch.
+        middle: The stream between attention and MLP of a post-norm block, for edits of what the MLP's norm reads.
     """
 
     stream: Tensor

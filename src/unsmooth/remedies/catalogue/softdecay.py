@@ -36,8 +36,6 @@ from unsmooth.remedies.call import Call
 from unsmooth.remedies.singular_values import with_singular_values
 from unsmooth.remedies.site import Site
 
-_STREAM = "softdecay.stream"
-
 
 @remedy
 class SoftDecay(Edit):
@@ -83,28 +81,27 @@ class SoftDecay(Edit):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where the official form has no norm to come before."""
-        if options.get("variant") == "official" and site.wiring.style != "post":
+        """Where the official form has no norm to come before, or not the stream that joins the MLP."""
+        if options.get("variant") != "official":
+            return None
+        if site.wiring.style != "post":
             return 'no norm follows its additions, in front of which the official form acts; variant="paper" works'
+        if "cross" in site.host.taps(site.block):
+            return 'its cross-attention changes the stream before the MLP joins it; variant="paper" works'
         return None
 
     def places(self) -> tuple[str, ...]:
-        """What the block hands on, or the MLP branch with the stream that it joins."""
-        return ("on_attention_norm", "on_mlp") if self.official else ("on_block",)
+        """What the block hands on, or what its last norm reads."""
+        return ("on_mlp_norm_input",) if self.official else ("on_block",)
 
     def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
         """Edit what the block hands on."""
         return self._flatter(out_BND, call)
 
-    def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
-        """Note the stream that the MLP branch will join."""
-        call.shared[_STREAM] = normed_BND
-        return normed_BND
-
-    def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
-        """In place of the branch, what becomes of its sum with the stream."""
-        stream_BND: Tensor = call.shared.pop(_STREAM)
-        return self._flatter(stream_BND + branch_BND, call)
+    def on_mlp_norm_input(self, read_BND: Tensor, call: Call) -> Tensor:
+        """What becomes of the sum, and its stream once more."""
+        assert call.middle is not None, "noted for every edit of what that norm reads"
+        return self._flatter(read_BND, call) + call.middle
 
     def _flatter(self, x_BND: Tensor, call: Call) -> Tensor:
         if self.fixed == 0.0:
