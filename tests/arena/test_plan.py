@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.arena.tiny_arenas import plan, smallest
-from unsmooth.arena import Budget, Entrant, plan_arena, split_remedies
+from unsmooth.arena import Budget, Entrant, Settled, plan_arena
 from unsmooth.arena.budget import cut
 from unsmooth.errors import UnsmoothError
 from unsmooth.training import recipe
@@ -30,18 +30,46 @@ def test_every_combination_of_the_grid_is_a_model_with_its_own_plain() -> None:
 
 def test_a_run_has_its_remedy_its_rate_and_its_seed() -> None:
     wanted = plan("sharpen", base=smallest(measuring__sequences=2))
-    scored = wanted.settings(Entrant("vit_cifar100", "sharpen"), smallest(), 0.5, 1)
+    base = Settled(smallest(measuring__sequences=2))
+    scored = wanted.settings(Entrant("vit_cifar100", "sharpen"), base, 0.5, 1)
     assert (scored.remedies, scored.optimiser.lr, scored.seed, scored.steps) == (("sharpen",), 0.5, 1, 3)
-    assert wanted.settings(Entrant("vit_cifar100", "plain"), smallest(), 0.5, 1).remedies == ()
+    assert wanted.settings(Entrant("vit_cifar100", "plain"), base, 0.5, 1).remedies == ()
     assert wanted.probe_seed not in wanted.seeds
     assert scored.measuring.sequences == 2
-    assert wanted.settings(Entrant("vit_cifar100", "sharpen"), smallest(), 0.5, 100).measuring.sequences == 0
+    assert wanted.settings(Entrant("vit_cifar100", "sharpen"), base, 0.5, 100).measuring.sequences == 0
 
 
 def test_runs_that_choose_a_rate_may_be_shorter_with_as_much_of_them_warming_up() -> None:
-    base = smallest(steps=40, schedule__warmup=10)
+    base = Settled(smallest(steps=40, schedule__warmup=10))
     short = plan(probe=0.5).settings(Entrant("vit_cifar100", "plain"), base, 1e-3, 100)
     assert (short.steps, short.schedule.warmup, short.evaluate_every) == (20, 5, 20)
+
+
+def test_runs_that_choose_a_rate_hold_samples_out_and_make_as_many_steps() -> None:
+    whole = smallest(steps=None, epochs=10.0, schedule__warmup=2.0, checkpoint_every=5.0)
+    base = Settled(whole, steps_of_a_unit=30.0)  # an epoch of all samples
+    plain = Entrant("vit_cifar100", "plain")
+    wanted = plan(probe=0.5, hold_out=0.2)
+    probe, scored = (wanted.settings(plain, base, 1e-3, seed) for seed in (100, 0))
+    assert (probe.data.hold_out, scored.data.hold_out) == (0.2, 0.0)
+    assert (probe.epochs, probe.steps, probe.schedule.warmup, probe.checkpoint_every) == (None, 150, 30.0, 150.0)
+    assert timetable(probe, per_epoch=24, share=8, ranks=1).steps == 150  # of fewer samples
+    assert (scored.epochs, scored.steps, scored.schedule.warmup) == (10.0, None, 2.0)
+    on_test = plan(probe=0.5, hold_out=0.0).settings(plain, base, 1e-3, 100)
+    assert (on_test.data.hold_out, on_test.epochs, on_test.schedule.warmup) == (0.0, 5.0, 1.0)
+
+
+def test_by_default_a_tenth_is_held_out_where_rates_are_chosen() -> None:
+    assert (plan().hold_out, plan().held_out) == (0.1, 0.1)
+    assert plan(rates=(1e-3,)).held_out == 0.0
+
+
+def test_a_task_that_holds_nothing_out_asks_for_a_hold_out_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.training.tasks.images.ImageTask.holds_out", False)
+    with pytest.raises(UnsmoothError, match=r"Expected a task that can hold samples out, .* Try --hold-out 0: "):
+        plan()
+    assert plan(hold_out=0.0).held_out == 0.0
+    assert plan(rates=(1e-3,)).held_out == 0.0  # nothing is chosen
 
 
 def test_the_recipes_own_rate_is_the_middle_of_the_default_grid() -> None:
@@ -69,10 +97,6 @@ def test_a_time_is_as_many_steps_as_a_plain_run_makes_in_it() -> None:
     assert Budget.read("1s").steps_at(7.0) == 1
 
 
-def test_commas_in_brackets_belong_to_options() -> None:
-    assert split_remedies("a,b(c=1, d=[2, 3]) , e + f(g=(1,)),") == ("a", "b(c=1, d=[2, 3])", "e + f(g=(1,))")
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -90,6 +114,10 @@ def test_commas_in_brackets_belong_to_options() -> None:
         ({"seeds": 0}, "Expected 1 to 100 seeds but got 0."),
         ({"probe": 0.0}, "Expected a share of the budget above 0 and up to 1"),
         ({"score": "acuracy"}, "Did you mean 'accuracy'?"),
+        ({"hold_out": -0.1}, "Expected a share of the training samples from 0 to below 1 but got -0.1. Try --hold-out"),
+        ({"hold_out": 1.0}, "Expected a share of the training samples from 0 to below 1"),
+        ({"hold_out": float("nan")}, "Expected a share of the training samples from 0 to below 1"),
+        ({"grid": ["hold_out=0,0.2"]}, "Expected scored runs that are evaluated on the test set but got data.hold_out"),
     ],
 )
 def test_bad_input_is_told_in_one_line(asked: dict[str, object], said: str) -> None:

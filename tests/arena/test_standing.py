@@ -85,3 +85,4 @@ def test_what_is_missing_is_missing_and_the_rest_is_json(tmp_path: Path) -> None
     assert written["standings"][2]["score"] is None
     assert written["models"][MODEL]["settings"]["network"]["depth"] == 1
     assert (written["made"]["hardware"], written["made"]["runs"]) == (["CPU"], 8)
+    assert written["hold_out_of_rates"] == 0.1

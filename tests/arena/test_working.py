@@ -59,6 +59,50 @@ def test_every_entrant_is_trained_at_both_rates_and_scored_at_the_better(whole: 
         assert [run["made"]["steps"] for run in seeds] == [3, 3]
 
 
+def test_rates_are_chosen_on_samples_held_out_and_scores_are_of_the_test_set(
+    whole: tuple[Path, Lines, list[str]],
+) -> None:
+    path = whole[0]
+    probe, scored = (of(path, f"norm-pre/deescalate/{run}.json") for run in ("rate-0.001", "seed-0"))
+    data = {"name": "synthetic", "synthetic": True, "digest": "synthetic-images-4-24-8-8-0", "classes": 4}
+    assert probe["made"]["data"] == {**data, "train": 20, "test": 4, "hold_out": 0.1}  # one of six in each class
+    assert scored["made"]["data"] == {**data, "train": 24, "test": 8}
+    assert (probe["config"]["data"]["hold_out"], scored["config"]["data"]["hold_out"]) == (0.1, 0.0)
+
+
+def test_with_fewer_samples_a_probe_makes_as_many_steps(tmp_path: Path) -> None:
+    base = smallest(steps=None, epochs=1.0, checkpoint_every=1.0)  # 3 batches of 8 in 24 images, 2 in 20
+    carried_out(plan(base=base, seeds=1), tmp_path)
+    runs = [of(tmp_path, f"vit_cifar100/plain/{run}.json") for run in ("rate-0.001", "rate-0.01", "seed-0")]
+    assert [run["made"]["steps"] for run in runs] == [3, 3, 3]
+    assert [len(run["evaluations"]) for run in runs] == [1, 1, 1]
+
+
+def test_results_that_know_no_hold_out_go_on_on_the_test_set(tmp_path: Path) -> None:
+    before = plan(seeds=1, hold_out=0.0)
+    carried_out(before, tmp_path)
+    for file in (tmp_path / "results").rglob("*.json"):
+        content = json.loads(file.read_text())
+        content.get("config", content.get("settings", {})).get("data", {}).pop("hold_out", None)
+        file.write_text(json.dumps(content))
+    assert carried_out(before, tmp_path)[1] == []
+    with pytest.raises(UnsmoothError, match=r"\(data\.hold_out\)\. Try --hold-out 0 as then, another --out"):
+        carry_out_arena(plan(seeds=1), ArenaFolder(tmp_path))
+
+
+def test_a_share_that_the_data_do_not_allow_is_told_before_anything_is_timed(tmp_path: Path) -> None:
+    folder = ArenaFolder(tmp_path)
+    with pytest.raises(
+        UnsmoothError, match=r"a hold-out of 0\.01 but got 6 of class 0.*another --hold-out, or --hold-out 0"
+    ):
+        carry_out_arena(plan(hold_out=0.01), folder)
+    assert folder.model("vit_cifar100") is None
+    carry_out_arena(plan(hold_out=0.01, seeds=1, rates=(1e-3,)), folder)  # nothing is chosen
+    with pytest.raises(UnsmoothError, match=r"In an arena: another --hold-out, or --hold-out 0\."):
+        carry_out_arena(plan(hold_out=0.01), folder)
+    assert folder.trouble(Entrant("vit_cifar100", "deescalate")) is None
+
+
 def test_similarity_is_that_of_the_scored_runs_at_start_and_end(whole: tuple[Path, Lines, list[str]]) -> None:
     path, lines, _ = whole
     line = lines[PRE, "deescalate"]
@@ -120,6 +164,7 @@ def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> Non
         (plan(grid=["norm=pre"], base=smallest(batch=4)), r"results of norm=pre with the settings of now .*\(batch\)"),
         (plan(grid=["norm=pre"], budget=Budget.read("2steps")), "budget None, now 2steps"),
         (plan(grid=["norm=pre"], probe=0.5), r"others for norm-pre/plain/rate-0.001 \(steps"),
+        (plan(grid=["norm=pre"], hold_out=0.0), r"\(data\.hold_out\)\. Try --hold-out 0\.1 as then, another --out"),
     ):
         with pytest.raises(UnsmoothError, match=said):
             carry_out_arena(other, ArenaFolder(whole[0]))

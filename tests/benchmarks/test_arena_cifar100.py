@@ -37,6 +37,7 @@ def test_what_is_found_becomes_a_page_of_documentation(tmp_path: Path) -> None:
     deescalate = "0.01 (edge) | 61.3 [57.5, 65.1] | 10.3 [8.9, 11.8] | better | 1.25× | none |"
     assert f"| vit_cifar100 | `deescalate` | {deescalate}" in lines
     assert "| vit_cifar100 | `deepnorm` | – | – | – | – | – | refused |" in lines
+    assert "the other 10 %, the same for all: no rate was chosen on the test set." in " ".join(lines)
     assert (tmp_path / "docs" / "arena.html").read_text() == "arena.html"
 
 

@@ -80,6 +80,12 @@ def test_show_prints_every_setting(capsys):
         (["train", "vit_cifar100", "--variant", "sharpen", "--variant", "sharpen"], "'sharpen' twice"),
         (["train", "vit_cifar100", "--seeds", "0"], "Expected at least one seed but got 0."),
         (["train", "vit_cifar100", "--data", "nowhere", "--out", "OUT"], "Expected data in nowhere"),
+        (["train", "vit_cifar100", "--set", "losses=cosin(weight=0.1)"], "Did you mean 'cosine'?"),
+        (["train", "vit_cifar100", "--set", "losses=cosine", "--loss", "cosine"], "losses by --loss or by --set"),
+        (["train", "vit_cifar100", "--set", "remedies=sharpen", "--with", "smooth"], "one of the two but got both."),
+        (["train", "vit_cifar100", "--set", "data.hold_out=-0.1"], "Expected data.hold_out from 0 to below 1"),
+        (["train", "vit_cifar100", "--set", "data.hold_out=1.0"], "Expected data.hold_out from 0 to below 1"),
+        (["train", "vit_cifar100", *SMALL, "--set", "hold_out=0.1", "--out", "OUT"], "4 of class 0, none of them to"),
         (["train", "--resume", "OUT"], "Expected the folder of a run but got"),
         (["train", "--resume", "OUT", "--set", "lr=1"], "Expected --resume alone"),
     ],
@@ -91,6 +97,16 @@ def test_bad_input_is_told_in_one_line(words, said, tmp_path, capsys):
     assert said in told
     assert "\n" not in told
     assert not (tmp_path / "out").exists()
+
+
+def test_losses_and_a_hold_out_may_be_settings(tmp_path, capsys):
+    words = ["train", "vit_cifar100", *SMALL, "--set", "losses=cosine(weight=0.1, layer=-1)", "--set", "hold_out=0.25"]
+    assert run([*words, "--show"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["losses"], shown["data"]["hold_out"]) == (["cosine(weight=0.1, layer=-1)"], 0.25)
+    assert run([*words, "--out", str(tmp_path)]) == 0
+    data = json.loads((tmp_path / "manifest.json").read_text())["data"]
+    assert (data["train"], data["test"], data["hold_out"]) == (12, 4, 0.25)
 
 
 def test_resuming_with_other_settings_is_refused(trained, capsys):

@@ -137,7 +137,9 @@ def test_what_another_command_trained_meanwhile_is_kept(whole: tuple[Bench, list
 
 
 def test_results_of_other_settings_are_refused(whole: tuple[Bench, list[Trained]]) -> None:
-    with pytest.raises(UnsmoothError, match=r"Expected results of smallest with the settings of now .* \(optimiser\)"):
+    with pytest.raises(
+        UnsmoothError, match=r"Expected results of smallest with the settings of now .* \(optimiser\.lr\)"
+    ):
         carry_out_study(Smallest(lr=0.5), whole[0], seeds=(0,))
     with pytest.raises(UnsmoothError, match="Expected a variant of smallest but got 'smooth'"):
         carry_out_study(Smallest(), whole[0], variants=["smooth"])
@@ -146,8 +148,20 @@ def test_results_of_other_settings_are_refused(whole: tuple[Bench, list[Trained]
 def test_a_setting_that_is_younger_than_a_result_had_its_default_then() -> None:
     config = override(recipe("vit_cifar100"), SMALLEST)
     older = {name: value for name, value in to_plain(config).items() if name != "losses"}
+    older["data"] = {name: value for name, value in older["data"].items() if name != "hold_out"}
     assert differing_settings(older, config) == []
     assert differing_settings(older, replace(config, losses=("cosine(weight=0.1)",))) == ["losses"]
+    held_out = override(config, {"data.hold_out": 0.1, "lr": 0.5})
+    assert differing_settings(older, held_out) == ["data.hold_out", "optimiser.lr"]
+
+
+def test_what_is_there_at_all_is_a_setting_and_where_it_is_trained_is_none() -> None:
+    config = override(recipe("vit_cifar100"), SMALLEST)
+    plain = to_plain(config)
+    assert all(path.startswith("augment") for path in differing_settings({**plain, "augment": None}, config))
+    assert "augment" in differing_settings(plain, replace(config, augment=None))
+    elsewhere = override(config, {"data.path": "elsewhere", "engine.device": "cpu", "precision": "float64"})
+    assert differing_settings(plain, elsewhere) == []
 
 
 def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(

@@ -55,6 +55,44 @@ class Budget:
         return max(1, math.floor(self.seconds / seconds_of_a_step))
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What all runs of a model have in common.
+
+    Args:
+        config: Its settings, cut to the budget.
+        steps_of_a_unit: Steps in what the run's length is given in: those of an epoch of all samples, or 1.
+    """
+
+    config: Config
+    steps_of_a_unit: float = 1.0
+
+    def in_steps(self) -> Config:
+        """The same settings with every length in steps: where there are fewer samples, an epoch has fewer of them.
+
+        >>> from unsmooth.training import recipe
+        >>> found = Settled(cut(recipe("vit_cifar100"), 5208, 520.8), 520.8).in_steps()
+        >>> found.epochs, found.steps, round(found.schedule.warmup, 1), found.checkpoint_every
+        (None, 5208, 86.8, 5208.0)
+        """
+        unit, config = self.steps_of_a_unit, self.config
+        if config.steps is not None:
+            return config
+        return replace(
+            config,
+            epochs=None,
+            steps=max(1, round(length(config) * unit)),
+            schedule=replace(config.schedule, warmup=config.schedule.warmup * unit),
+            measuring=replace(
+                config.measuring,
+                every=config.measuring.every * unit,
+                at=tuple(moment * unit for moment in config.measuring.at),
+            ),
+            evaluate_every=config.evaluate_every * unit,
+            checkpoint_every=config.checkpoint_every * unit,
+        )
+
+
 def length(config: Config) -> float:
     """Of a run, in its own unit: epochs, or steps."""
     return float(config.steps if config.steps is not None else config.epochs or 0.0)

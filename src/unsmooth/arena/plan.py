@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unsmooth.arena.budget import Budget, length
+from unsmooth.arena.budget import Budget, Settled, length
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.evidence.rates import PROBE_SEED
 from unsmooth.remedies.specification import parse_remedies
 from unsmooth.training import TASKS, Config, override
+from unsmooth.training.plain import split_at_commas
 
 PLAIN = "plain"
 _STEPS_OF_RATES = (1 / 3, 1.0, 3.0)
@@ -52,6 +53,8 @@ class Plan:
         budget: Length of a run; None as the settings have it.
         score: A metric of the task's evaluation.
         probe: How long a run that chooses a rate is, as a share of the budget.
+        hold_out: Share of the training samples that such a run does not learn from and is evaluated on, in place of
+            the test set; 0 evaluates it on the test set.
     """
 
     models: Mapping[str, Config]
@@ -61,6 +64,7 @@ class Plan:
     budget: Budget | None
     score: str
     probe: float = 1.0
+    hold_out: float = 0.1
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -77,23 +81,31 @@ class Plan:
         """Whether more of the score is better."""
         return TASKS[next(iter(self.models.values())).task].better[self.score]
 
-    def settings(self, entrant: Entrant, base: Config, rate: float, seed: int) -> Config:
+    @property
+    def held_out(self) -> float:
+        """The hold-out, where rates are chosen at all."""
+        return self.hold_out if len(self.rates) > 1 else 0.0
+
+    def settings(self, entrant: Entrant, settled: Settled, rate: float, seed: int) -> Config:
         """One run.
 
         Args:
             entrant: Which.
-            base: The model's settings, cut to the budget.
+            settled: The model's settings, cut to the budget.
             rate: Learning rate.
-            seed: One of `seeds`, or `probe_seed`: such a run measures no tokens, and may be shorter.
+            seed: One of `seeds`, or `probe_seed`: such a run measures no tokens, and may be shorter and hold samples
+                out. It makes as many steps with fewer samples.
         """
         own = () if entrant.remedy == PLAIN else (entrant.remedy,)
         probes = seed == self.probe_seed
-        share = self.probe if probes else 1.0
+        share, held_out = (self.probe, self.held_out) if probes else (1.0, 0.0)
+        base = settled.in_steps() if held_out else settled.config
         run = length(base) * share
         return replace(
             base,
             seed=seed,
             remedies=(*base.remedies, *own),
+            data=replace(base.data, hold_out=held_out),
             optimiser=replace(base.optimiser, lr=rate),
             schedule=replace(base.schedule, warmup=base.schedule.warmup * share),
             epochs=None if base.epochs is None else run,
@@ -119,6 +131,7 @@ def plan_arena(
     budget: Budget | None = None,
     score: str | None = None,
     probe: float = 1.0,
+    hold_out: float = 0.1,
 ) -> Plan:
     """Check what was asked for, before anything is built.
 
@@ -131,6 +144,8 @@ def plan_arena(
         budget: Length of a run; None as the recipe has it.
         score: A metric of the task's evaluation; by default the first that is not the loss.
         probe: Length of the runs that choose a rate, as a share of the budget.
+        hold_out: Share of the training samples that these runs are evaluated on and do not learn from; 0 evaluates
+            them on the test set. Scored runs learn from all, and are evaluated on the test set.
     """
     if not 1 <= seeds <= PROBE_SEED:
         raise expected(f"1 to {PROBE_SEED} seeds", seeds, "--seeds 3")
@@ -143,7 +158,7 @@ def plan_arena(
     chosen = score or next((name for name in better if name != "loss"), "loss")
     if chosen not in better:
         raise unknown_name("score", chosen, better)
-    return Plan(
+    plan = Plan(
         models=models_of(base, grid),
         remedies=(PLAIN, *_checked(remedies)),
         rates=tuple(sorted(grid_of_rates)),
@@ -151,7 +166,20 @@ def plan_arena(
         budget=budget,
         score=chosen,
         probe=probe,
+        hold_out=hold_out,
     )
+    _check_hold_out(plan, base.task)
+    return plan
+
+
+def _check_hold_out(plan: Plan, task: str) -> None:
+    if not 0 <= plan.hold_out < 1:
+        raise expected("a share of the training samples from 0 to below 1", plan.hold_out, "--hold-out 0.1")
+    if plan.held_out and not TASKS[task].holds_out:
+        raise expected("a task that can hold samples out, to choose rates by", repr(task), "--hold-out 0: the test set")
+    if any(config.data.hold_out for config in plan.models.values()):
+        hint = "--hold-out, which runs that choose a rate have"
+        raise expected("scored runs that are evaluated on the test set", "data.hold_out above 0", hint)
 
 
 def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
@@ -178,29 +206,10 @@ def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
 
 def _axis(text: str) -> tuple[str, list[str]]:
     name, equals, values = text.partition("=")
-    found = [value.strip() for value in values.split(",") if value.strip()]
+    found = list(split_at_commas(values))
     if not equals or not name.strip() or not found or len(set(found)) < len(found):
         raise expected("--grid KEY=VALUE,VALUE", repr(text), "--grid depth=12,24")
     return name.strip(), found
-
-
-def split_remedies(text: str) -> tuple[str, ...]:
-    """Remedies with commas between them; those in brackets belong to their options.
-
-    >>> split_remedies("deescalate, sharpen(basis=orthogonal, start=fresh), rezero + neutreno")
-    ('deescalate', 'sharpen(basis=orthogonal, start=fresh)', 'rezero + neutreno')
-    """
-    return tuple(part for one in _split(text) if (part := one.strip()))
-
-
-def _split(text: str) -> Iterator[str]:
-    begin = depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            yield text[begin:place]
-            begin = place + 1
-    yield text[begin:]
 
 
 def _checked(remedies: Sequence[str]) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class Standings:
             "seed_of_rates": plan.probe_seed,
             "budget": plan.budget.text if plan.budget else None,
             "length_of_rates": plan.probe,
+            "hold_out_of_rates": plan.hold_out,
             "models": {
                 name: {"steps": self.steps.get(name), "settings": to_plain(config)}
                 for name, config in plan.models.items()

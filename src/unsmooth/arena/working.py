@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from unsmooth.arena.budget import cut, length
+from unsmooth.arena.budget import Settled, cut, length
 from unsmooth.arena.choosing import chosen, complete, rate_run, seed_run
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
@@ -18,11 +18,13 @@ from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
 from unsmooth.evidence.together import train_together
-from unsmooth.training import Config
+from unsmooth.training import TASKS, Config
+from unsmooth.training.data.hold_out import HoldOutError
 from unsmooth.training.driving import Tell
 from unsmooth.training.holding import HeldError, held
 from unsmooth.training.place import Place, take_place
 from unsmooth.training.plain import to_plain
+from unsmooth.training.timing import share_of
 
 _HINT = "another --out, or removing its results"
 
@@ -72,7 +74,7 @@ def settle_models(plan: Plan, folder: ArenaFolder) -> None:
                 work.forget_clock()
 
 
-def settled(plan: Plan, folder: ArenaFolder, name: str) -> Config | None:
+def settled(plan: Plan, folder: ArenaFolder, name: str) -> Settled | None:
     """The settings of a model at the budget; None where it was not timed yet.
 
     Raises:
@@ -86,7 +88,17 @@ def settled(plan: Plan, folder: ArenaFolder, name: str) -> Config | None:
     if differing or known["budget"] != text:
         said = ", ".join(differing) or f"budget {known['budget']}, now {text}"
         raise expected(f"results of {name} with the settings of now", f"others ({said})", _HINT)
-    return cut(config, int(known["steps"]), float(known["steps_of_a_unit"]))
+    unit = float(known["steps_of_a_unit"])
+    return Settled(cut(config, int(known["steps"]), unit), unit)
+
+
+@contextmanager
+def _naming_the_option() -> Iterator[None]:
+    """Whoever holds samples out does not know what the option is called here."""
+    try:
+        yield
+    except HoldOutError as error:
+        raise HoldOutError(f"{error} In an arena: another --hold-out, or --hold-out 0.") from None
 
 
 @dataclass
@@ -128,7 +140,7 @@ class _Work:
             self._stopwatch.close()
             self._stopwatch = None
 
-    def settle(self, name: str) -> Config:
+    def settle(self, name: str) -> Settled:
         """Time the plain model, and write down how many steps every run of it makes."""
         place = self.folder.results(Entrant(name, PLAIN)).parent
         place.mkdir(parents=True, exist_ok=True)
@@ -136,6 +148,7 @@ class _Work:
             if (known := settled(self.plan, self.folder, name)) is not None:
                 return known
             config, budget = self.plan.models[name], self.plan.budget
+            self._check_hold_out(config)
             timing = self._clock(name).plain()
             whole = max(1, round(length(config) * timing.steps_of_a_unit))
             steps = whole if budget is None else budget.steps_at(timing.seconds)
@@ -148,13 +161,20 @@ class _Work:
             }
             self.folder.write_model(name, about)
             self.folder.write_timing(Entrant(name, PLAIN), timing)
-            return cut(config, steps, timing.steps_of_a_unit)
+            return Settled(cut(config, steps, timing.steps_of_a_unit), timing.steps_of_a_unit)
+
+    def _check_hold_out(self, config: Config) -> None:
+        """Build the data as runs that choose a rate have them: what they refuse is told before anything is timed."""
+        if share := self.plan.held_out:
+            held_out = replace(config, data=replace(config.data, hold_out=share))
+            with _naming_the_option():
+                TASKS[config.task](held_out, self.place, share_of(config, self.place.ranks))
 
     def _clock(self, name: str) -> Stopwatch:
         self._stopwatch = self._stopwatch or Stopwatch(self.plan.models[name], self.place)
         return self._stopwatch
 
-    def _carry_out(self, entrant: Entrant, base: Config) -> None:
+    def _carry_out(self, entrant: Entrant, base: Settled) -> None:
         """Keep others out, and write down what goes wrong with a remedy."""
         place = self.folder.runs / entrant.place
         place.mkdir(parents=True, exist_ok=True)
@@ -162,12 +182,12 @@ class _Work:
             known = self.folder.trouble(entrant)
             if known is not None and known.get("call") == self.call:
                 return
-            if (reason := refusal(entrant, base)) is not None:
+            if (reason := refusal(entrant, base.config)) is not None:
                 self.folder.write_trouble(entrant, "refused", reason, self.call)
                 return
             try:
                 self._train(entrant, base)
-            except HeldError:
+            except (HeldError, HoldOutError):
                 raise
             except Exception as error:
                 if entrant.remedy == PLAIN or not self._alive():
@@ -177,7 +197,7 @@ class _Work:
                 return
             self.folder.forget_trouble(entrant)
 
-    def _train(self, entrant: Entrant, base: Config) -> None:
+    def _train(self, entrant: Entrant, base: Settled) -> None:
         """Timing, rates, seeds: each is written down before the next begins."""
         plan, rates = self.plan, self.plan.rates
         if self.folder.timing(entrant) is None:
@@ -186,7 +206,8 @@ class _Work:
             self.folder.write_timing(entrant, clock.plain() if entrant.remedy == PLAIN else clock.beside(first))
         if len(rates) > 1 and not self.late:
             probes = {rate_run(rate): plan.settings(entrant, base, rate, plan.probe_seed) for rate in rates}
-            self._runs(entrant, probes)
+            with _naming_the_option():
+                self._runs(entrant, probes)
         choice = chosen(plan, self.folder, entrant)
         if choice is not None and not choice.lost and not self.late:
             self._runs(
@@ -205,7 +226,7 @@ class _Work:
                 # Spectra are as long as all the rest, and stay with the run.
                 self.folder.write_outcome(entrant, run, replace(trained, spectra=()))
 
-    def _check(self, entrant: Entrant, base: Config) -> None:
+    def _check(self, entrant: Entrant, base: Settled) -> None:
         """Results that are there are of the settings of now."""
         plan = self.plan
         wanted = {rate_run(rate): (rate, plan.probe_seed) for rate in plan.rates}
@@ -215,7 +236,9 @@ class _Work:
             found = self.folder.outcome(entrant, run)
             if found and (differing := differing_settings(found.config, plan.settings(entrant, base, rate, seed))):
                 got = f"others for {entrant.place}/{run} ({', '.join(differing)})"
-                raise expected("results with the settings of now", got, _HINT)
+                held_out = found.config["data"].get("hold_out", 0.0)  # younger than some results
+                as_then = f"--hold-out {held_out:g} as then, " if "data.hold_out" in differing else ""
+                raise expected("results with the settings of now", got, as_then + _HINT)
 
     def _alive(self) -> bool:
         """Whether the device still answers: after some errors a GPU does no more for a process."""

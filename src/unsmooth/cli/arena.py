@@ -52,6 +52,13 @@ def arena(
         str | None, typer.Option(help="Metric to compare; default the first that is not the loss.")
     ] = None,
     probe: Annotated[float, typer.Option(help="Length of runs that choose a rate, as a share of the budget.")] = 1.0,
+    hold_out: Annotated[
+        float,
+        typer.Option(
+            help="Share of the training samples that these runs do not learn from and are evaluated on; "
+            "0 chooses rates on the test set."
+        ),
+    ] = 0.1,
     processes: Annotated[int, typer.Option(help="So many share the work and the device; each compiles its own.")] = 1,
     minutes: Annotated[
         float | None, typer.Option(help="Stop training after so many; the same command goes on from there.")
@@ -73,7 +80,7 @@ def arena(
     """
     from unsmooth.arena import ArenaFolder, standings
 
-    plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe)
+    plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe, hold_out)
     if processes < 1:
         raise expected("--processes of 1 or more", processes, "--processes 4")
     if minutes is not None and minutes < 0:
@@ -102,19 +109,22 @@ def _plan(
     data: str | None,
     score: str | None,
     probe: float,
+    hold_out: float,
 ) -> Plan:
-    from unsmooth.arena import Budget, plan_arena, split_remedies
+    from unsmooth.arena import Budget, plan_arena
     from unsmooth.cli.train import changes_of, config_of
+    from unsmooth.training.plain import split_at_commas
 
     return plan_arena(
         config_of(recipe, size, changes_of(settings, data=data)),
-        [one for text in remedies for one in split_remedies(text)],
+        [one for text in remedies for one in split_at_commas(text)],
         grid=grid,
         rates=_rates(rates),
         seeds=seeds,
         budget=None if budget is None else Budget.read(budget),
         score=score,
         probe=probe,
+        hold_out=hold_out,
     )
 
 

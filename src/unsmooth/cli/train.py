@@ -59,7 +59,8 @@ def train(
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
     changes = changes_of(settings or [], data=data, depth=depth, norm=norm, init=init, seed=seed)
-    changes |= _added(losses or [])
+    _check_given_once(changes, {"losses": losses, "remedies": remedies})
+    changes |= {"losses": tuple(losses)} if losses else {}
     config = None if recipe is None else config_of(recipe, size, changes, tuple(remedies or ()))
     if resume is not None and (variants or seeds > 1 or (config is None and (changes or remedies))):
         raise expected("--resume alone, with the settings of the run", "other settings too", "leaving them out")
@@ -80,25 +81,29 @@ def train(
     return 0
 
 
-def _added(losses: list[str]) -> dict[str, Any]:
-    """Losses beside the task's own, as a change; a misspelt one is told before anything is built."""
-    from unsmooth.losses import parse_loss
-
-    for text in losses:
-        parse_loss(text)
-    return {"losses": tuple(losses)} if losses else {}
+def _check_given_once(changes: dict[str, Any], by_option: dict[str, list[str] | None]) -> None:
+    """Losses and remedies may be given by --set too, but not twice."""
+    options = {"losses": "--loss", "remedies": "--with"}
+    for name, given in by_option.items():
+        if given and name in changes:
+            what = f"{name} by {options[name]} or by --set {name}=…, one of the two"
+            raise expected(what, "both", f"{options[name]} for all of them")
 
 
 def config_of(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...] = ()) -> Config:
-    """A recipe with changes and remedies."""
+    """A recipe with changes and remedies; a misspelt remedy or loss is told before anything is built."""
+    from unsmooth.losses import parse_loss
     from unsmooth.remedies.specification import parse_remedies
     from unsmooth.training.plain import override
     from unsmooth.training.recipes import recipe
 
-    for text in remedies:
-        parse_remedies(text)  # a misspelt one is told before anything is built
     changed = override(recipe(name, size), changes)  # type: ignore[arg-type]
-    return replace(changed, remedies=remedies) if remedies else changed
+    changed = replace(changed, remedies=remedies) if remedies else changed
+    for text in changed.remedies:
+        parse_remedies(text)
+    for text in changed.losses:
+        parse_loss(text)
+    return changed
 
 
 def _variants(config: Config, names: list[str]) -> dict[str, Config]:

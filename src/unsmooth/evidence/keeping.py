@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,14 +66,20 @@ def rounded(value: Any) -> Any:
 
 
 def differing_settings(plain: Mapping[str, Any], config: Config) -> list[str]:
-    """Which of the settings that decide the numbers of a run are otherwise in `plain` data than in `config`."""
+    """Paths of settings that decide the numbers of a run and are otherwise in `plain` data than in `config`."""
     # Settings that are younger than what was kept had their default then.
-    wanted, found = (_settings(to_plain(one)) for one in (config, from_plain(Config, plain)))
-    return [key for key in wanted if wanted[key] != found.get(key)]
+    wanted, found = (dict(_settings(to_plain(one))) for one in (config, from_plain(Config, plain)))
+    nothing = object()
+    return [path for path in wanted | found if wanted.get(path, nothing) != found.get(path, nothing)]
 
 
-def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the numbers: not the machine, nor where its data lie."""
-    kept = {key: value for key, value in plain.items() if key != "engine"}
-    kept["data"] = {key: value for key, value in plain["data"].items() if key != "path"}
-    return kept
+def _settings(plain: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """What decides the numbers, by path: not the machine, nor where its data lie."""
+    for name, value in plain.items():
+        path = above + name
+        if path in ("engine", "data.path"):
+            continue
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{path}.")
+        else:
+            yield path, value

@@ -124,7 +124,7 @@ def _from_text(hint: Any, text: str, name: str) -> Any:
         return None
     if any(typing.get_origin(option) is tuple for option in options):
         inner = typing.get_args(next(option for option in options if typing.get_origin(option) is tuple))[0]
-        return tuple(_from_text(inner, part, name) for part in word.strip("()[]").split(",") if part.strip())
+        return tuple(_from_text(inner, part, name) for part in split_at_commas(_unwrapped(word)))
     for option in (bool, int, float):
         if option in options and (value := _number(option, word)) is not None:
             return value
@@ -132,6 +132,27 @@ def _from_text(hint: Any, text: str, name: str) -> Any:
         return _choice(options, word, name)
     kinds = " or ".join(getattr(option, "__name__", str(option)) for option in options)
     raise expected(f"{name} as {kinds}", repr(text), f"--set {name}=VALUE")
+
+
+def split_at_commas(text: str) -> tuple[str, ...]:
+    """What stands between commas; those in brackets are part of it.
+
+    >>> split_at_commas("cosine(weight=0.1, layer=-1), dispersion")
+    ('cosine(weight=0.1, layer=-1)', 'dispersion')
+    """
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return tuple(part for one in found if (part := one.strip()))
+
+
+def _unwrapped(word: str) -> str:
+    """Without brackets around all of it."""
+    return word[1:-1] if word[:1] + word[-1:] in ("()", "[]") else word
 
 
 def _number(kind: type, word: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.arena.tiny_arenas import made_up, plan
 from unsmooth.arena import ArenaFolder, Entrant, Standings, standings
-from unsmooth.report.arena import arena_plate, cells_of, heads_of, sentence_of, write_arena_report
+from unsmooth.report.arena import arena_plate, cells_of, heads_of, notes_of, sentence_of, write_arena_report
 
 SCORES = {"plain": [0.50, 0.52, 0.51], "deescalate": [0.60, 0.63, 0.61], "sharpen": [0.40, 0.70, 0.55]}
 
@@ -47,6 +47,15 @@ def test_the_sentence_counts(found: Standings) -> None:
         "Of 6 remedied models, better than plain: deescalate (norm=pre), deescalate (norm=post); worse than plain: "
         "none; no difference shown for 2; 2 without a comparison."
     )
+
+
+def test_how_rates_were_chosen_is_told(tmp_path: Path) -> None:
+    folder = ArenaFolder(tmp_path)
+    told = {share: " ".join(notes_of(standings(plan(hold_out=share), folder))) for share in (0.0, 0.25)}
+    assert "learn from 75 % of the training samples and are judged on the other 25 %" in told[0.25]
+    assert "no rate was chosen on the test set" in told[0.25]
+    assert "These runs are judged on the test set, as the scores are" in told[0.0]
+    assert "judged" not in " ".join(notes_of(standings(plan(rates=(1e-3,)), folder)))
 
 
 def test_the_page_is_one_file_with_all_of_it(found: Standings, tmp_path: Path) -> None:

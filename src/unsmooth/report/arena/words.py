@@ -111,6 +111,20 @@ def _called(found: Standings, line: Standing) -> str:
     return f"{line.entrant.remedy} ({line.entrant.model})" if len(found.plan.models) > 1 else line.entrant.remedy
 
 
+def rates_chosen_on(hold_out: float) -> str:
+    """On which samples, in a sentence.
+
+    >>> rates_chosen_on(0.1)[:64]
+    'These runs learn from 90 % of the training samples and are judge'
+    """
+    if not hold_out:
+        return "These runs are judged on the test set, as the scores are: a rate may suit it a little by chance."
+    return (
+        f"These runs learn from {100 * (1 - hold_out):g} % of the training samples and are judged on the other "
+        f"{100 * hold_out:g} %, the same for all: no rate was chosen on the test set. Scored runs learn from all."
+    )
+
+
 def notes_of(found: Standings) -> tuple[str, ...]:
     """How the numbers came about, and what to bear in mind."""
     return tuple(_notes(found))
@@ -128,11 +142,11 @@ def _notes(found: Standings) -> Iterator[str]:
     yield f"Every run of a model makes the same number of steps, {why} ({steps or 'not settled yet'})."
     if len(plan.rates) > 1:
         grid = ", ".join(f"{rate:g}" for rate in plan.rates)
-        shorter = "" if plan.probe == 1 else f" and which are {plan.probe:g} times as long as the others"
+        shorter = "" if plan.probe == 1 else f", {plan.probe:g} times as long as the others"
         yield (
             f"Each remedy on each model has its own learning rate, the best of {grid} in runs of seed "
             f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge lies at "
-            "the end of the grid: a better one might lie beyond."
+            f"the end of the grid: a better one might lie beyond. {rates_chosen_on(plan.hold_out)}"
         )
     yield (
         f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs the "
