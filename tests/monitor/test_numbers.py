@@ -106,3 +106,11 @@ def test_a_first_step_begins_the_watching_and_a_closed_monitor_stays_closed():
     monitor.close()
     assert monitor.step(9) is None
     assert monitor.last.step == 6
+
+
+def test_every_site_is_asked_for_by_one_word(tmp_path):
+    model, batch = make(), torch.randn(3, TOKENS, DIM)
+    with Monitor(model, every=100, probe=batch, out=tmp_path, metrics=["mean_cosine"], sites="all") as monitor:
+        pass
+    assert set(monitor.last.sites) == {"residual", "normed", "attention", "mid", "mlp"}
+    assert set(monitor.last.sites) == set(monitor._probe.stacks[0].sites)

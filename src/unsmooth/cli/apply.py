@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unsmooth.cli.options import (
-    AllowPickle,
-    Blocks,
-    Debug,
-    Dtype,
-    Offline,
-    Revision,
-    TrustRemoteCode,
-)
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import AS_STORED, Blocks, Debug, Loading
 from unsmooth.errors import expected
 from unsmooth.files import finite
 
@@ -28,6 +21,7 @@ if TYPE_CHECKING:
     from unsmooth.remedies.specification import Wish
 
 
+@grouped
 def apply(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help='A remedy, such as "deescalate(tau=0.5)"; several: "a + b".')
@@ -52,16 +46,11 @@ def apply(
     seed: Annotated[int, typer.Option(help="Seed of what a remedy draws at random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
-    dtype: Dtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
     blocks: Blocks = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    loading: Loading = AS_STORED,
     debug: Debug = False,
 ) -> int:
     """Change MODEL by a remedy and write it to a new folder: as plain weights where the remedy folds into them."""
-    from unsmooth.models import load
     from unsmooth.remedies import save
     from unsmooth.remedies.saving import check_free
     from unsmooth.remedies.specification import apply_wishes
@@ -70,14 +59,7 @@ def apply(
     check_free(out, overwrite=force)
     if Path(model).exists() and out.exists() and out.samefile(model):
         raise expected("a folder beside the model", "the model's own", "--out another-folder")
-    loaded = load(
-        model,
-        revision=revision,
-        dtype=dtype,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
+    loaded = loading.open(model)
     known = {key for key, _ in loaded.named_parameters()}
     apply_wishes(loaded, wishes, blocks=blocks, seed=seed)
     added = sum(one.numel() for key, one in loaded.named_parameters() if key not in known)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unsmooth.cli.options import Debug
 from unsmooth.errors import expected, unknown_name
 from unsmooth.files import check_writable
 
@@ -22,7 +23,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for a report and figures with all curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
 ) -> int:
     """Put the curves of saved scans side by side."""
     from unsmooth.scanning import load_scan

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unsmooth.cli.before_after import Variants, as_one, folders_of, labelled
-from unsmooth.cli.options import (
-    AllowPickle,
-    BatchSize,
-    Blocks,
-    Debug,
-    Dtype,
-    Offline,
-    Out,
-    Quiet,
-    Revision,
-    TrustRemoteCode,
-    With,
-    Words,
-    bundled_page,
-)
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import AS_STORED, Debug, Loading, Out, Quiet, Showing, With, Words, bundled_page
 from unsmooth.cli.words import read_words
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import check_writable
@@ -33,8 +20,11 @@ if TYPE_CHECKING:
     from unsmooth.scanning import Scan
 
 BUNDLED = "page"
+# Jacobians and spectra of few short sequences cost more than a scan of hundreds.
+FEW = Showing(max_batches=8, batch_size=4, max_length=128)
 
 
+@grouped
 def explain(
     words: Words = None,
     with_: With = None,
@@ -44,19 +34,11 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON instead of tables.")] = False,
     quiet: Quiet = False,
-    max_batches: Annotated[int, typer.Option(help="Stop after so many batches.")] = 8,
-    batch_size: BatchSize = 4,
-    max_length: Annotated[int, typer.Option(help="Tokens after which a text is cut.")] = 128,
     spectral_sequences: Annotated[int, typer.Option(help="Sequences whose attention is decomposed.")] = 2,
     jacobian: Annotated[bool, typer.Option(help="Also take norms of every block's Jacobian.")] = True,
-    device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default where the model loads.")] = None,
-    dtype: Dtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    blocks: Blocks = None,
     name: Annotated[str | None, typer.Option(help="What to call this explanation.")] = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    showing: Showing = FEW,
+    loading: Loading = AS_STORED,
     debug: Debug = False,
 ) -> int:
     """Say why the tokens of each MODEL become alike or not: from weights, or with DATA from what they do.
@@ -65,7 +47,6 @@ def explain(
     their weights alone.
     """
     from unsmooth.explaining import explain as run_explain
-    from unsmooth.models import load
     from unsmooth.scanning import load_scan
     from unsmooth.scanning.assemble import model_name
 
@@ -77,29 +58,18 @@ def explain(
         check_writable(out)
     found: Found = {}
     for word in asked.models:
-        loaded = load(
-            word,
-            revision=revision,
-            dtype=dtype,
-            offline=offline,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-        )
-        variants.check(loaded, blocks)
+        loaded = loading.open(word)
+        variants.check(loaded, showing.blocks)
         called = name or model_name(loaded)
         for which in (None, *variants):
             found[which if len(asked.models) == 1 else word] = run_explain(
-                loaded if which is None else variants.make(loaded, which, blocks),
+                loaded if which is None else variants.make(loaded, which, showing.blocks),
                 bundled_page() if asked.data == BUNDLED else asked.shown_to(word, loaded, None),
-                blocks=blocks,
-                max_batches=max_batches,
-                batch_size=batch_size,
-                max_length=max_length,
                 spectral_sequences=spectral_sequences,
                 jacobian=jacobian,
-                device=device,
                 progress=not quiet,
                 name=called if which is None else f"{called} with {which}",
+                **showing.arguments(),
             )
     return _finish(found, scans, out, as_json, quiet)
 

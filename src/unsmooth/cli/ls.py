@@ -11,6 +11,7 @@ from unsmooth.cli.ls_losses import loss_entries, print_losses
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.cli.ls_posthoc import estimator_entries, print_estimators
 from unsmooth.cli.ls_presets import preset_entries, print_presets
+from unsmooth.cli.options import Debug
 from unsmooth.errors import unknown_name
 
 READS = {
@@ -39,7 +40,7 @@ def ls(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
 ) -> int:
     """List what unsmooth knows, with definitions, papers and options."""
     kinds = {

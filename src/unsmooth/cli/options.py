@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from unsmooth.cli.ranks import own_device
+
+if TYPE_CHECKING:
+    from torch import nn
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 """Where the demo models are not in the installation."""
@@ -21,16 +27,7 @@ Words = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for json, csv, manifest, figures and report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no table, sentence or progress.")]
-MaxBatches = Annotated[int | None, typer.Option(help="Stop after so many batches.")]
-BatchSize = Annotated[int, typer.Option(help="Sequences per batch.")]
-MaxLength = Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")]
-Device = Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the first GPU, else the CPU.")]
-Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; default the checkpoint's own.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Use what is on disk, never the network.")]
 Blocks = Annotated[str | None, typer.Option(help='Pattern of blocks, such as "encoder.layers.*".')]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code from the model.")]
-AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pickle checkpoint.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 With = Annotated[
     list[str] | None,
@@ -41,6 +38,42 @@ With = Annotated[
         "for itself. See `unsmooth ls remedies`.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is opened: a group of options, see `unsmooth.cli.groups`."""
+
+    dtype: Annotated[str | None, typer.Option(help="Such as bfloat16; default the checkpoint's own.")] = None
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None
+    offline: Annotated[bool, typer.Option("--offline", help="Use what is on disk, never the network.")] = False
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code from the model.")] = False
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a pickle checkpoint.")] = False
+
+    def open(self, word: str) -> nn.Module:
+        """The model that a user means by a word."""
+        from unsmooth.models import load
+
+        return load(word, **vars(self))
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a model is shown data, and where: a group of options."""
+
+    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None
+    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16
+    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None
+    device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the first GPU, else the CPU.")] = None
+    blocks: Blocks = None
+
+    def arguments(self) -> dict[str, Any]:
+        """As `unsmooth.scan`, `unsmooth.explain` and their like take them."""
+        return {**vars(self), "device": own_device(self.device)}
+
+
+AS_STORED, ALL_OF_IT = Loading(), Showing()
+"""What the two groups are unless told otherwise."""
 
 
 def bundled_page() -> list[str]:

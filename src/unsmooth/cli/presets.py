@@ -7,24 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unsmooth.cli.options import (
-    AllowPickle,
-    BatchSize,
-    Blocks,
-    Debug,
-    Device,
-    Dtype,
-    MaxBatches,
-    MaxLength,
-    Offline,
-    Out,
-    Quiet,
-    Revision,
-    TrustRemoteCode,
-    Words,
-    bundled_page,
-)
-from unsmooth.cli.ranks import own_device
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import ALL_OF_IT, AS_STORED, Debug, Loading, Out, Quiet, Showing, Words, bundled_page
 from unsmooth.cli.words import read_words
 from unsmooth.errors import expected
 from unsmooth.files import check_writable, write_whole
@@ -35,26 +19,18 @@ if TYPE_CHECKING:
     from unsmooth.scanning import Definitions
 
 
+@grouped
 def presets(
     words: Words = None,
     only: Annotated[str | None, typer.Option(help="Names separated by commas; default all that fit.")] = None,
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Quiet = False,
-    max_batches: MaxBatches = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    blocks: Blocks = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    showing: Showing = ALL_OF_IT,
+    loading: Loading = AS_STORED,
     debug: Debug = False,
 ) -> int:
     """Show how far the curve of one MODEL moves between published definitions, on DATA; by default of demo:plain."""
-    from unsmooth.models import load
     from unsmooth.scanning import compare_presets
 
     asked = read_words(words or ["demo:plain"])
@@ -63,24 +39,13 @@ def presets(
     if out is not None:
         check_writable(out)
     [word] = asked.models
-    model = load(
-        word,
-        revision=revision,
-        dtype=dtype,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
+    model = loading.open(word)
     found = compare_presets(
         model,
         asked.shown_to(word, model, bundled_page()),
         presets=None if only is None else [name.strip() for name in only.split(",") if name.strip()],
-        max_batches=max_batches,
-        device=own_device(device),
         progress=not quiet,
-        blocks=blocks,
-        batch_size=batch_size,
-        max_length=max_length,
+        **showing.arguments(),
     )
     if out is not None:
         _write(found, out)

@@ -17,17 +17,17 @@ def own_device(device: str | None) -> str | None:
 
 
 @contextmanager
-def process_group(device: str | None) -> Iterator[tuple[int, str | None]]:
-    """Yield this process's rank and its device; open and close the process group where torchrun started us."""
+def process_group(device: str | None) -> Iterator[int]:
+    """Yield this process's rank; open and close the process group where torchrun started us."""
     import torch.distributed as dist
 
     device = own_device(device)
     if int(os.environ.get("WORLD_SIZE", 1)) < 2:
-        yield 0, device
+        yield 0
         return
     on_gpu = device is not None and device.startswith("cuda")
     dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        yield dist.get_rank(), device
+        yield dist.get_rank()
     finally:
         dist.destroy_process_group()

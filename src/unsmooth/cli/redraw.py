@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unsmooth.cli.groups import grouped
 from unsmooth.cli.options import (
+    ALL_OF_IT,
+    AS_STORED,
     DEFAULT_MODEL,
-    AllowPickle,
-    BatchSize,
-    Blocks,
     Debug,
-    Device,
-    Dtype,
-    MaxBatches,
-    MaxLength,
-    Offline,
+    Loading,
     Quiet,
-    Revision,
-    TrustRemoteCode,
+    Showing,
     Words,
     bundled_page,
 )
-from unsmooth.cli.ranks import own_device
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
 
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@grouped
 def redraw(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="fourier, variance, cosine, rank_residual or self_similarity.")
@@ -42,20 +37,11 @@ def redraw(
         "redrawn"
     ),
     quiet: Quiet = False,
-    max_batches: MaxBatches = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    blocks: Blocks = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    showing: Showing = ALL_OF_IT,
+    loading: Loading = AS_STORED,
     debug: Debug = False,
 ) -> int:
     """Draw a published kind of figure for each MODEL on DATA; by default for the models that come along."""
-    from unsmooth.models import load
     from unsmooth.report.plates import write_plate
     from unsmooth.report.redraw import KINDS
     from unsmooth.report.redraw import redraw as lay_out
@@ -67,18 +53,10 @@ def redraw(
 
     def opened() -> Iterator[tuple[str, nn.Module, Any]]:
         for word in asked.models:
-            model = load(
-                word,
-                revision=revision,
-                dtype=dtype,
-                offline=offline,
-                trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle,
-            )
+            model = loading.open(word)
             yield model_name(model), model, asked.shown_to(word, model, bundled_page())
 
-    settings = {"max_batches": max_batches, "batch_size": batch_size, "max_length": max_length}
-    plate = lay_out(chosen, opened(), device=own_device(device), blocks=blocks, progress=not quiet, **settings)
+    plate = lay_out(chosen, opened(), progress=not quiet, **showing.arguments())
     files = write_plate(plate, out)
     if not quiet:
         from rich.console import Console

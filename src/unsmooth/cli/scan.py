@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unsmooth.cli.before_after import Variants
-from unsmooth.cli.options import (
-    AllowPickle,
-    BatchSize,
-    Blocks,
-    Debug,
-    Device,
-    Dtype,
-    MaxBatches,
-    MaxLength,
-    Offline,
-    Out,
-    Quiet,
-    Revision,
-    TrustRemoteCode,
-    With,
-    Words,
-    bundled_page,
-)
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import ALL_OF_IT, AS_STORED, Debug, Loading, Out, Quiet, Showing, With, Words, bundled_page
 from unsmooth.cli.ranks import process_group
 from unsmooth.cli.scan_output import Findings, check_parquet, finish
 from unsmooth.cli.words import read_words
@@ -34,14 +19,13 @@ from unsmooth.files import check_writable
 if TYPE_CHECKING:
     from torch import nn
 
-    from unsmooth.models import Anatomy
-
 __all__ = ["bundled_page", "scan"]
 
 # What --explain looks at: Jacobians and spectra of few sequences cost more than a scan of hundreds.
-EXPLAINED_BATCHES, EXPLAINED_BATCH = 2, 4
+EXPLAINED = Showing(max_batches=2, batch_size=4, max_length=128)
 
 
+@grouped
 def scan(
     words: Words = None,
     metrics: Annotated[str | None, typer.Option(help="Names separated by commas; default the O(nd) set.")] = None,
@@ -52,11 +36,7 @@ def scan(
     ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Also scan it with random weights.")] = False,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help=f"Also say why, from the first {EXPLAINED_BATCHES * EXPLAINED_BATCH} sequences, in the same report.",
-        ),
+        bool, typer.Option("--explain", help="Also say why, from the first 8 sequences, in the same report.")
     ] = False,
     with_: With = None,
     out: Out = None,
@@ -72,22 +52,14 @@ def scan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scan as JSON instead of a table.")] = False,
     quiet: Quiet = False,
-    max_batches: MaxBatches = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    blocks: Blocks = None,
     name: Annotated[str | None, typer.Option(help="What to call this scan.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random baseline, and of what remedies draw.")] = 0,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    showing: Showing = ALL_OF_IT,
+    loading: Loading = AS_STORED,
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
-    from unsmooth.models import find_anatomy, find_stacks, load
+    from unsmooth.models import find_anatomy
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
     from unsmooth.scanning.condition import Condition
@@ -104,64 +76,40 @@ def scan(
     def opened() -> Iterator[tuple[str | None, nn.Module, str, Any]]:
         """Each to look at: under which key, the model, what to call it, what it is shown."""
         for word in asked.models:
-            loaded = load(
-                word,
-                revision=revision,
-                dtype=dtype,
-                offline=offline,
-                trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle,
-            )
-            variants.check(loaded, blocks)
+            loaded = loading.open(word)
+            variants.check(loaded, showing.blocks)
             called, data = name or model_name(loaded), asked.shown_to(word, loaded, bundled_page())
             yield (word if len(asked.models) > 1 else None), loaded, called, data
             for which in variants:
-                yield which, variants.make(loaded, which, blocks, seed), f"{called} with {which}", data
+                yield which, variants.make(loaded, which, showing.blocks, seed), f"{called} with {which}", data
 
     found = Findings(several=bool(variants) or len(asked.models) > 1)
-    with process_group(device) as (rank, place):
+    with process_group(showing.device) as rank:
         with found.until_interrupted():
             for found.now, model, called, data in opened():
                 if explain:
                     from unsmooth.explaining.run import check_explainable
 
-                    check_explainable(find_anatomy(model, blocks), with_data=True)  # before the scan is paid for
-                stacks = find_stacks(model, blocks)
+                    check_explainable(find_anatomy(model, showing.blocks), with_data=True)  # before it is paid for
                 found.scans[found.now] = run_scan(
                     model,
                     data,
                     metrics=None if metrics is None else _split(metrics),
-                    sites=_every_site(stacks) if sites == "all" else tuple(_split(sites)),
+                    sites=tuple(_split(sites)),
                     tokens=tokens,  # type: ignore[arg-type]
                     preset=preset,
-                    max_batches=max_batches,
-                    device=place,
-                    progress=not quiet,
-                    blocks=blocks,
                     baseline=baseline,
-                    batch_size=batch_size,
-                    max_length=max_length,
+                    progress=not quiet,
                     name=called,
                     seed=seed,
+                    **showing.arguments(),
                 )
                 if explain and rank == 0:
                     from unsmooth.explaining import explain as run_explain
 
-                    found.whys[found.now] = run_explain(
-                        model,
-                        data,
-                        blocks=blocks,
-                        max_batches=EXPLAINED_BATCHES,
-                        batch_size=EXPLAINED_BATCH,
-                        device=place,
-                        progress=not quiet,
-                        name=called,
-                    )
+                    few = replace(EXPLAINED, device=showing.device, blocks=showing.blocks)
+                    found.whys[found.now] = run_explain(model, data, progress=not quiet, name=called, **few.arguments())
         return finish(found, conditions, out, as_json, quiet, parquet) if rank == 0 else 0
-
-
-def _every_site(stacks: Sequence[Anatomy]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(site for stack in stacks for site in stack.sites))
 
 
 def _split(text: str) -> list[str]:

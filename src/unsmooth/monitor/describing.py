@@ -13,7 +13,7 @@ from unsmooth.scanning.ranks import world
 
 def describe(probe: Probe, settings: Settings, every: int, given: Any) -> dict[str, Any]:
     """Plain data."""
-    sites = {site: SITES[site] for site in settings.sites}
+    sites = {site: SITES[site] for site in probe.sites}
     return {
         "every": every,
         "looks_at": "training passes" if given is None else "the first batch" if isinstance(given, str) else "a batch",

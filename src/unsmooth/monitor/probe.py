@@ -26,7 +26,7 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, to_device
-from unsmooth.scanning.plan import check_sites_of
+from unsmooth.scanning.plan import sites_of
 from unsmooth.scanning.undisturbed import any_kernel, local, random_kept, tensors_kept
 
 
@@ -58,12 +58,11 @@ class Probe:
         blocks: str | None = None,
     ) -> None:
         found = find_stacks(model, blocks)
-        check_sites_of(found, sites)
         self.model, self.core = model, transformers_core(model, *found)
         self.entry = model if self.core is None else self.core
         self.stacks = tuple(replace(stack, model=self.entry) for stack in found)
         self._beside = every_stack(model, found)
-        self.metrics, self.sites, self.tokens = metrics, sites, tokens
+        self.metrics, self.sites, self.tokens = metrics, sites_of(found, sites), tokens
         self._special = special_ids(model, None)
         # A remedy may bring weights into their exact form for evaluation; of others that is seen at the first look.
         self._weights_change = any(describe_remedies(stack.blocks) for stack in found)
@@ -74,9 +73,9 @@ class Probe:
         return next((one.device for one in self.model.parameters()), torch.device("cpu"))
 
     def collectors(self) -> list[Collector]:
-        """Empty sums, for each stack."""
+        """Empty sums, for each stack: of the numbers that a reading shows, and nothing else."""
         alone = len(self.stacks) == 1
-        return [Collector(self.metrics, 0, self.device, names_confounds=False, alone=alone) for _ in self.stacks]
+        return [Collector(self.metrics, 0, self.device, rows_only=True, alone=alone) for _ in self.stacks]
 
     @contextmanager
     def watch(

@@ -27,7 +27,7 @@ from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
-from unsmooth.scanning.statistics import Place, ScanState
+from unsmooth.scanning.statistics import LENGTH_BINS, Place, ScanState
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ class Collector:
 
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
     stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one.
+    `rows_only` is for who reads a number per layer and nothing else: no profiles, lengths, or tokens that stand out.
     """
 
     metrics: Sequence[BoundMetric]
     vocabulary: int
     device: torch.device
-    names_confounds: bool = True
+    rows_only: bool = False
     watch: Watch | None = None
     state: ScanState | None = None
     confounds: ConfoundState | None = None
@@ -71,7 +72,7 @@ class Collector:
     _centred: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gatherings = gatherings_for(self.metrics)
+        self.gatherings = gatherings_for(self.metrics, profiles=not self.rows_only)
         # Those of other kinds are few, and their functions take more than tokens to try them with.
         self._centred = any(metric.metric.reads != "tokens" or reads_centred(metric) for metric in self.metrics)
 
@@ -88,7 +89,7 @@ class Collector:
         """Measure one tensor (batch, tokens, dim)."""
         tokens = self._tokens(tensor)
         place = Place(layer, site, self.watch.stage if self.watch else None)
-        confounds = self._measure(tokens, with_confounds=self.names_confounds and site == "residual")
+        confounds = self._measure(tokens, with_confounds=not self.rows_only and site == "residual")
         seen = self._as_seen(place, tensor, tokens)
         direct = {
             number: self._value(metric, seen)
@@ -200,8 +201,9 @@ class Collector:
         """Lay out empty sums for these places, in stages of these widths."""
         self.places, self.dims = places, dims
         residual = sum(place.site == "residual" for place in places)
-        self.state = ScanState(len(places), len(self.metrics), len(dims)).to(self.device)
-        if self.names_confounds:
+        bins = 1 if self.rows_only else LENGTH_BINS
+        self.state = ScanState(len(places), len(self.metrics), len(dims), bins).to(self.device)
+        if not self.rows_only:
             self.confounds = ConfoundState(residual, max(dims), self.vocabulary).to(self.device)
 
     @property

@@ -15,6 +15,8 @@ from unsmooth.scanning.calling import TOKEN_CHOICES, TokenChoice
 HEADLINE = "mean_cosine"
 """The metric that a scan's sentence is about unless others are asked for: the one most papers plot."""
 
+EVERY_SITE = "all"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -58,11 +60,15 @@ def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def check_sites_of(stacks: Sequence[Anatomy], sites: Sequence[str]) -> None:
-    """Refuse a site that no stack has."""
+def sites_of(stacks: Sequence[Anatomy], sites: Sequence[str]) -> tuple[str, ...]:
+    """The sites that are meant, "all" being every one of the stacks; one that no stack has is refused."""
+    every = tuple(dict.fromkeys(site for stack in stacks for site in stack.sites))
+    if EVERY_SITE in sites:
+        return every
     for site in sites:
-        if not any(site in stack.sites for stack in stacks):
+        if site not in every:
             stacks[0].check_sites((site,))
+    return tuple(sites)
 
 
 def check_tokens(tokens: str) -> TokenChoice:

@@ -15,7 +15,7 @@ from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice, transformers_core
 from unsmooth.scanning.data import Preprocessing, Source, open_data
 from unsmooth.scanning.one_pass import ScanInterrupted, one_pass
-from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_sites_of, check_tokens
+from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens, sites_of
 from unsmooth.scanning.published import as_published, check_alone, check_fits, find_preset
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import compared_with
@@ -56,7 +56,7 @@ def scan(
             In a dict, "attention_mask" marks real tokens; "token_mask" (True = real) and "special_tokens_mask" do the
             same for models that take no such arguments, and are not handed to the model.
         metrics: Names such as "effective_rank" or "mean_cosine(absolute=True)"; None for the O(nd) set.
-        sites: Where in each block, see `unsmooth.models.SITES`.
+        sites: Where in each block, see `unsmooth.models.SITES`; "all" for every one that the model has.
         tokens: "content" leaves special tokens out, "all" does not; padding is never counted.
         preset: A published definition by name, such as "vita"; it fixes metrics, sites and tokens. See
             `unsmooth ls presets`.
@@ -103,7 +103,7 @@ def scan(
     stacks = find_stacks(module, blocks)
     if chosen is not None:
         check_fits(chosen, stacks)
-    check_sites_of(stacks, plan.sites)
+    plan = replace(plan, sites=sites_of(stacks, plan.sites))
     how = preprocessing(module, stacks[0], tokenizer, image_processor, batch_size, max_length)
     source = open_data(data, how)
     if baseline and not source.replayable:

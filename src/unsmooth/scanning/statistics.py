@@ -57,7 +57,7 @@ class ScanState(Metric):
     lengths: Tensor
     short: Tensor
 
-    def __init__(self, places: int, metrics: int, stages: int = 1) -> None:
+    def __init__(self, places: int, metrics: int, stages: int = 1, length_bins: int = LENGTH_BINS) -> None:
         super().__init__()
         grid = torch.zeros(places, metrics, dtype=torch.float64)
         row, column = torch.zeros(metrics, dtype=torch.float64), torch.zeros(places, dtype=torch.float64)
@@ -68,7 +68,7 @@ class ScanState(Metric):
         for name in ("tokens", "zero_tokens", "nonfinite"):
             self.add_state(name, column.clone(), dist_reduce_fx="sum")
         self.add_state("first_nonfinite", torch.full_like(column, math.inf), dist_reduce_fx="min")
-        self.add_state("lengths", torch.zeros(stages, LENGTH_BINS, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("lengths", torch.zeros(stages, length_bins, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("short", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(
@@ -111,7 +111,7 @@ class ScanState(Metric):
             torch.where(bad_K > 0, float(batch), math.inf).to(self.first_nonfinite.dtype),
         )
         self.short += (~usable_SB[0]).sum()
-        bins = lengths_SB.long().clamp_max(LENGTH_BINS - 1)
+        bins = lengths_SB.long().clamp_max(self.lengths.shape[1] - 1)
         self.lengths.scatter_add_(1, bins, usable_SB.double())
         if ends is not None:
             first, last = ends

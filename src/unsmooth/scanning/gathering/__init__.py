@@ -24,14 +24,14 @@ _BY_READS: dict[str, Callable[[Sequence[BoundMetric]], Gathering]] = {
 }
 
 
-def gatherings_for(metrics: Sequence[BoundMetric]) -> list[Gathering]:
-    """One gathering for all metrics that read the same across sequences, and one for each profile."""
+def gatherings_for(metrics: Sequence[BoundMetric], profiles: bool = True) -> list[Gathering]:
+    """One gathering for all metrics that read the same across sequences, and one for each profile that is wanted."""
     found: list[Gathering] = []
     for reads, gathering in _BY_READS.items():
         served = [metric for metric in metrics if metric.metric.reads == reads]
         if served:
             found.append(gathering(served))
-    for metric in metrics:
+    for metric in metrics if profiles else ():
         declared = metric.metric.profile
         if isinstance(declared, Profile):
             found.append(ProfileSums(metric, declared))
