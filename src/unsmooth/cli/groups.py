@@ -25,7 +25,8 @@ def grouped(verb: Callable[..., int]) -> Callable[..., int]:
     """
     # Evaluated here: typer leaves the annotations of a signature that is handed to it as they are.
     signature = inspect.signature(verb, eval_str=True)
-    groups = {name: one.default for name, one in signature.parameters.items() if is_dataclass(one.default)}
+    defaults = {name: one.default for name, one in signature.parameters.items()}
+    groups: dict[str, Any] = {name: default for name, default in defaults.items() if is_dataclass(default)}
 
     @wraps(verb)
     def flat(**given: Any) -> int:
