@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unsmooth.errors import expected
+from benchmarks.markers import replaced
 from unsmooth.evidence import Entry, Store, Trained, ledger
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.files import write_whole
@@ -154,18 +153,6 @@ def percent(value: float) -> str:
     return words.in_words(Interval(100 * value if value <= 1 else value, 0.0, 0.0, 1)).partition(" [")[0]
 
 
-def with_block(text: str, block: str) -> str:
-    r"""`text` with what stands between the markers replaced.
-
-    >>> with_block(f"a {BEGIN}old{END} b", "new")
-    'a <!-- evidence:begin -->\nnew\n<!-- evidence:end --> b'
-    """
-    found = re.findall(f"{BEGIN}.*?{END}", text, re.DOTALL)
-    if len(found) != 1:
-        raise expected(f"{BEGIN} and {END} once in README.md", f"{len(found)} of them", "adding the markers")
-    return text.replace(found[0], f"{BEGIN}\n{block}\n{END}")
-
-
 def main() -> None:
     """Write both."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -183,7 +170,7 @@ seeds were committed before the runs at scale paper. Undecided means that the in
     parts = [head, full_ledger(entries), accuracy_part(studies, PUBLIC), *claims, studies_part(studies)]
     write_whole(DOCS / "README.md", "\n".join(part for part in parts if part))
     readme = ROOT / "README.md"
-    write_whole(readme, with_block(readme.read_text(encoding="utf-8"), short_ledger(entries)))
+    write_whole(readme, replaced(readme.read_text(encoding="utf-8"), BEGIN, END, short_ledger(entries)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.markers import replaced
 
 from benchmarks import evidence_page
 from tests.report.evidence.fake_entries import FakeClaim, OtherClaim, fake_store, record, trained
@@ -67,7 +68,7 @@ def test_page_has_rule_findings_figure_studies_and_public_figures(written: Path)
 def test_without_markers_nothing_is_guessed() -> None:
     for text in ("none", f"{evidence_page.BEGIN}{evidence_page.END}" * 2):
         with pytest.raises(UnsmoothError, match="once in README"):
-            evidence_page.with_block(text, "new")
+            replaced(text, evidence_page.BEGIN, evidence_page.END, "new")
 
 
 def test_without_a_list_there_are_no_public_figures(tmp_path: Path) -> None:
