@@ -5,7 +5,8 @@ r"""LayerNorm scaling (Sun et al. 2025, "The curse of depth in large language mo
 in both norms of the ℓ-th block, so that in a pre-norm model the variance of the stream, and with it how little deep
 blocks change it, grows more slowly with depth. The final norm is not the blocks', and stays as it is. In the official
 code (lmsdss/LayerNorm-Scaling, ``modeling_llama.py``) that we could read, the branch that does so cannot be reached,
-as a name is lower-cased before it is compared with "LNS"; this is the paper's equation.
+as a name is lower-cased before it is compared with "LNS"; this is the paper's equation. Its README advises against
+weights that start smaller with depth beside it.
 
 Neutral at ``scale=1.0``. Only for pre-norm and parallel blocks. Causal: nothing looks across tokens. Cost: one
 multiplication per norm; none once folded.

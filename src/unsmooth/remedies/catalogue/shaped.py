@@ -2,9 +2,10 @@ r"""Shaped attention (Noci et al. 2023, arXiv 2306.17759; He & Hofmann 2023, arX
 
 .. math:: A \leftarrow \alpha I + \beta A - \gamma C
 
-with learned α, β and γ per head, and C what A is where all logits are zero: uniform over the keys that a token may see.
-The eigenvalue 1 of the token mean becomes α+β−γ, every other one α+βμ, so with α=β=γ=1 nothing of A is left at zero
-logits but the identity. No map is formed: times the values it is :math:`\alpha V + \beta\,AV - \gamma\,CV`.
+with learned α, β and γ per head, and C what A is where all logits are zero: uniform over the keys that a token may see
+(where attention is held to a window C is not, and does not cancel A at zero logits). The eigenvalue 1 of the token
+mean becomes α+β−γ, every other one α+βμ, so with α=β=γ=1 nothing but the identity is left at zero logits. No map is
+formed: times the values it is :math:`\alpha V + \beta\,AV - \gamma\,CV`.
 
 He & Hofmann start at α=β=γ=1, one number per head, with queries of zeros, no way past attention and a smaller MLP
 branch (bobby-he/simplified_transformers, ``centre_attn``). Queries and MLP are left as they are here; ``skip="drop"``
@@ -12,8 +13,8 @@ takes the way past. Noci et al. have :math:`I + \mathrm{softmax}(QK^\top/\tau) -
 width, as others describe it: ``learn="no"`` is that but for the temperature, which is the model's own here.
 
 Neutral at ``alpha=0.0, beta=1.0, gamma=0.0, skip="keep"``. Causal: C is uniform over the tokens seen so far, padding
-never counted, earlier tokens in the key/value cache counted (also where attention sees a window only); eigenvalues are
-then :math:`\alpha + \beta A_{ii} - \gamma/i`. Cost: one mean of the values and three products per block; in cached
+never counted, earlier tokens in the key/value cache counted; eigenvalues are then
+:math:`\alpha + \beta A_{ii} - \gamma/i`. Cost: one mean of the values and three products per block; in cached
 decoding one running sum per value head is kept.
 """
 

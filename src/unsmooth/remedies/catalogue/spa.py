@@ -14,8 +14,9 @@ for the others the ratio of the diagonals of both factors, at most 1.
 past attention, as the paper does. Norms stay; their place is another remedy's matter. P and D are not learned.
 
 No neutral setting: no ρ gives back plain attention. Causal only, as the factors are triangular; a token's place counts
-the real tokens of its sequence, those in the key/value cache included. Cost: attention adds a bias, which keeps torch
-from its fastest kernel; in bfloat16 the bias is rounded as logits are.
+the real tokens of its sequence, those in the key/value cache included. Where attention is held to a window, that gets
+what P gives to the whole row. Cost: attention adds a bias, which keeps torch from its fastest kernel; in bfloat16 the
+bias is rounded as logits are.
 """
 
 from __future__ import annotations
