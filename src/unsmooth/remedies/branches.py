@@ -30,9 +30,15 @@ def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
 
 
 def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:
-    """What ends a branch takes the factor: its last linear map, or the norm after it, which would undo it there."""
+    """What ends a branch takes the factor: its last linear map, or the norm after it, which would undo it there.
+
+    Experts are added up with weights that sum to one, so what all of them give takes it as what one does.
+    """
     for path, scale in zip(site.wiring.ends, (attention, mlp), strict=True):
-        scale_linear(part(site.block, path), scale)
+        if path in site.wiring.experts:
+            site.block.get_parameter(path).data.mT.mul_(scale)
+        else:
+            scale_linear(part(site.block, path), scale)
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:

@@ -107,6 +107,18 @@ def check_windows(site: Site, edit: Edit) -> None:
         )
 
 
+def check_norms(site: Site, edit: Edit) -> None:
+    """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too."""
+    places = edit.places()
+    for end in ("_norm_input", "_norm"):
+        acts = [f"on_{branch}{end}" in places for branch in ("attention", "mlp")]
+        if len(site.wiring.input_norms) == 1 and any(acts) and not all(acts):
+            raise UnsmoothError(
+                f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits what one of "
+                "attention and MLP reads, and here both read one norm."
+            )
+
+
 def _check_weights(site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
     wired_values(site.block, site.wiring)

@@ -12,6 +12,7 @@ from unsmooth.errors import expected
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import add_edit, drop_edit, remedies_of
 from unsmooth.remedies.checking import (
+    check_norms,
     check_plain,
     check_sites,
     check_whole,
@@ -96,6 +97,7 @@ def apply(
     edits = [kind(site, **options) for _, site in chosen]
     for (_, site), edit in zip(chosen, edits, strict=True):
         check_windows(site, edit)
+        check_norms(site, edit)
     order, text = 1 + _last_order(model), new_mark()
     try:
         for (one, site), edit in zip(chosen, edits, strict=True):

@@ -76,6 +76,8 @@ class Admin(Edit):
         if site.wiring.style != "post":
             where = "has its norms before the branches" if site.wiring.style == "pre" else "adds both branches at once"
             return f"it {where}, so no norm follows ω⊙x + f(x) and the stream would grow at every addition"
+        if "cross" in site.host.taps(site.block):
+            return "its cross-attention adds to the stream too, and has no ω here"
         if site.host.depth({site.path: site.block}) > 1:
             return "it is called at every depth, so it cannot have an ω for each"
         return "another remedy has dropped its norms" if are_dropped(site) else None

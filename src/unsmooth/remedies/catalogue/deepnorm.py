@@ -89,6 +89,8 @@ class DeepNorm(Redrawing):
         if site.wiring.style != "post":
             where = "has its norms before the branches" if site.wiring.style == "pre" else "adds both branches at once"
             return f"it {where}, so no norm follows αx + f(x) and the stream would grow by α at every addition"
+        if "cross" in site.host.taps(site.block):
+            return "its cross-attention adds to the stream too, for which the paper has another α"
         if are_dropped(site):
             return "another remedy has dropped its norms, so the stream would grow by α at every addition"
         if not all(isinstance(norm, nn.LayerNorm) for norm in _norms(site)):

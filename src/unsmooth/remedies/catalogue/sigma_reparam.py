@@ -71,9 +71,11 @@ class SigmaReparam(Edit):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Weights that are computed already, or zero."""
+        """Weights that are computed already, zero, or those of several maps."""
         if any(is_derived(module) for module in site.block.modules()):
             return "another remedy computes some of its weights already"
+        if site.wiring.experts:
+            return "its experts have their weights in one tensor, and each would need a σ of its own"
         zero = next((place.path for place in _places(site.block) if not place.raw().any()), None)
         return None if zero is None else f"the weight of {zero!r} is zero, and cannot be divided by its size"
 
