@@ -1,7 +1,7 @@
 """Deep post-norm and pre-norm models, and remedies for them, each at its own best learning rate, over seeds.
 
-The rate is the one with the highest accuracy among `depth_rates`. Those runs are evaluated on the same test images, for
-want of a validation split, but have another seed: all variants have chosen from equally many rates.
+The rate is the one with the highest accuracy among `depth_rates`. Those runs are evaluated on the same test images, as
+nothing was held out when they were made, but have another seed: all variants have chosen from equally many rates.
 """
 
 from __future__ import annotations
