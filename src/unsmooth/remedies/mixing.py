@@ -63,6 +63,13 @@ class Mix:
         """The share of the map's entries that the host drops in this call."""
         raise NotImplementedError
 
+    def masking(self) -> tuple[Tensor | None, bool] | None:
+        """The mask, and whether the future is hidden beside it.
+
+        None where more than that and a softmax shapes the map, or where the host forms it and hands it on.
+        """
+        raise NotImplementedError
+
     def _run(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         raise NotImplementedError
 
@@ -114,6 +121,10 @@ class TorchMix(Mix):
         """As the call says."""
         return self._dropout
 
+    def masking(self) -> tuple[Tensor | None, bool] | None:
+        """As the call says."""
+        return self._given, self._is_causal
+
     def _run(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         mask = self._given if bias is None else self._with(bias)
         # Torch's own scale where it is the same, which it rounds in its own way.
@@ -156,6 +167,15 @@ class TransformersMix(Mix):
         """As the function is told."""
         return float(self.told.get("dropout", 0.0))
 
+    def masking(self) -> tuple[Tensor | None, bool] | None:
+        """Where the function is a fused one and told nothing else of the map."""
+        more = ("softcap", "s_aux", "position_bias", "sliding_window")
+        if not self._fused or any(self.told.get(name) is not None for name in more):
+            return None
+        if isinstance(self._given, Tensor) and self._given.ndim == 4:
+            return self._given, False
+        return (None, self._hides_future()) if self._given is None else None
+
     def _run(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         module: Any = self.module
         if key.shape[1] == query.shape[1] != self.key.shape[1]:
@@ -180,13 +200,17 @@ class TransformersMix(Mix):
 
     def _mask(self) -> Tensor | None:
         if self._given is None:
-            causal = self.told.get("is_causal")
-            causal = getattr(self.module, "is_causal", True) if causal is None else causal
-            return self._causal_mask() if self._fused and causal and self.query.shape[2] > 1 else None
+            return self._causal_mask() if self._hides_future() else None
         if isinstance(self._given, Tensor) and self._given.ndim == 4:
             return self._given
         got = "a kernel that takes no such thing"
         raise expected("attention that adds to its logits", got, 'attn_implementation="sdpa" or "eager"')
+
+    def _hides_future(self) -> bool:
+        """Whether the function does so by itself, given no mask."""
+        causal = self.told.get("is_causal")
+        causal = getattr(self.module, "is_causal", True) if causal is None else causal
+        return self._fused and bool(causal) and self.query.shape[2] > 1
 
 
 class _Ungrouped:

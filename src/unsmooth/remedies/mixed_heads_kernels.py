@@ -1,0 +1,338 @@
+"""The three GPU kernels of `mixed_heads`: forward, gradients by query, gradients by key.
+
+Each program has some rows of one group of heads and goes over the other side block by block, so any number of tokens
+fits. The maps of a group are in registers together, where mixing them is a few multiplications, and none is ever
+written. As maps are mixed after the softmax, its sums must be known first: the first two kernels go over keys twice.
+Sums are in float32. Imported only where there is a GPU, since Triton comes with its torch.
+
+G maps and H heads are in a group, queries and keys are E wide, values D. Tiles are (queries, keys), those of the last
+kernel (keys, queries).
+"""
+
+# Functions of Triton have no types.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from unsmooth.remedies import tile_kernels
+from unsmooth.remedies.tile_kernels import (
+    add_exponentials,
+    add_products,
+    add_row_sums,
+    add_where_seen,
+    filled_rows,
+    load_numbers,
+    load_rows,
+    load_tiles,
+    logarithms,
+    mixed,
+    mixed_back,
+    products,
+    scaled,
+    seen_and_added,
+    softmax,
+    softmax_back,
+    store_rows,
+    store_sums,
+    store_tiles,
+    where_seen,
+    zero_tiles,
+)
+
+_CAUSAL = tl.constexpr(tile_kernels.CAUSAL)
+
+
+@triton.jit
+def _forward_kernel(
+    q, k, v, out, lse, before, after, bias, mask, q_at, k_at, v_at, out_at, mask_at,
+    queries, keys, groups, by_group, scale,
+    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
+    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    batch, group = program // groups, program % groups
+    q, k, v = (
+        q + batch * q_at[0] + group * q_at[1],
+        k + batch * k_at[0] + group * k_at[1],
+        v + batch * v_at[0] + group * v_at[1],
+    )
+    pre = load_numbers(before, G * G) if BEFORE else ()
+    post = load_numbers(after + group * by_group, H * G)
+    constant = load_numbers(bias, H) if BIAS else ()
+
+    query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
+    stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
+    tops, totals = filled_rows(float("-inf"), QUERIES, G), filled_rows(0.0, QUERIES, G)
+    for start in range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
+        if BEFORE:
+            logits = mixed(logits, pre, G, G)
+        tops, totals = add_exponentials(tops, totals, logits, seen, G)
+    logarithm = logarithms(tops, totals, G)
+    store_rows(lse + program * G * queries, query, queries, logarithm, G)
+
+    heads = zero_tiles(QUERIES, WIDE_D, H)
+    for start in range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
+        if BEFORE:
+            logits = mixed(logits, pre, G, G)
+        maps = mixed(softmax(logits, logarithm, seen, 1, G), post, H, G)
+        if BIAS:
+            maps = add_where_seen(maps, constant, seen, H)
+        heads = add_products(heads, maps, v_tiles, H, PRECISION)
+    out += batch * out_at[0] + group * out_at[1]
+    store_tiles(out, out_at, query, queries, heads, 1.0, H, D, WIDE_D, 1)
+
+
+@triton.jit
+def _query_kernel(
+    q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
+    q_at, k_at, v_at, grad_at, of_q_at, mask_at, queries, keys, groups, by_group, scale,
+    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
+    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    batch, group = program // groups, program % groups
+    q, k, v, grad = (
+        q + batch * q_at[0] + group * q_at[1],
+        k + batch * k_at[0] + group * k_at[1],
+        v + batch * v_at[0] + group * v_at[1],
+        grad + batch * grad_at[0] + group * grad_at[1],
+    )
+    pre = load_numbers(before, G * G) if BEFORE else ()
+    post = load_numbers(after + group * by_group, H * G)
+
+    query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
+    grad_tiles = load_tiles(grad, grad_at, query, queries, H, D, WIDE_D, 1)
+    logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
+    stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
+    ones = (tl.full([QUERIES, KEYS], 1.0, tl.float32),)
+    of_post, of_bias = filled_rows(0.0, QUERIES, H * G), filled_rows(0.0, QUERIES, H)
+    for start in range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
+        if BEFORE:
+            logits = mixed(logits, pre, G, G)
+        of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
+        of_post = add_row_sums(of_post, of_mixed, softmax(logits, logarithm, seen, 1, G), H, G)
+        if BIAS:
+            of_bias = add_row_sums(of_bias, of_mixed, ones, H, 1)
+
+    # By map, the sum over keys of the map times its gradient.
+    summed = ()
+    for one in tl.static_range(G):
+        total = post[one] * of_post[one]
+        for head in tl.static_range(1, H):
+            total += post[head * G + one] * of_post[head * G + one]
+        summed += (total,)
+    store_rows(of_sums + program * G * queries, query, queries, summed, G)
+
+    rows, of_pre = zero_tiles(QUERIES, WIDE_E, G), filled_rows(0.0, QUERIES, G * G)
+    for start in range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+        own = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
+        logits = mixed(own, pre, G, G) if BEFORE else own
+        of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
+        of_maps = mixed_back(of_mixed, post, G, H)
+        of_logits = softmax_back(softmax(logits, logarithm, seen, 1, G), of_maps, summed, 1, G)
+        if BEFORE:
+            of_pre = add_row_sums(of_pre, of_logits, own, G, G)
+            of_logits = mixed_back(of_logits, pre, G, G)
+        rows = add_products(rows, of_logits, k_tiles, G, PRECISION)
+    of_q += batch * of_q_at[0] + group * of_q_at[1]
+    store_tiles(of_q, of_q_at, query, queries, rows, scale, G, E, WIDE_E, STEP)
+
+    of_weights += (tl.program_id(1) * tl.num_programs(0) + program) * (H * G + H + G * G)
+    store_sums(of_weights, of_post, H * G)
+    store_sums(of_weights + H * G, of_bias, H)
+    store_sums(of_weights + H * G + H, of_pre, G * G)
+
+
+@triton.jit
+def _key_kernel(
+    q, k, v, grad, lse, of_sums, of_k, of_v, before, after, bias, mask,
+    q_at, k_at, v_at, grad_at, of_k_at, of_v_at, mask_at, queries, keys, groups, by_group, scale,
+    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
+    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    batch, group = program // groups, program % groups
+    q, k, v, grad = (
+        q + batch * q_at[0] + group * q_at[1],
+        k + batch * k_at[0] + group * k_at[1],
+        v + batch * v_at[0] + group * v_at[1],
+        grad + batch * grad_at[0] + group * grad_at[1],
+    )
+    pre = load_numbers(before, G * G) if BEFORE else ()
+    post = load_numbers(after + group * by_group, H * G)
+    constant = load_numbers(bias, H) if BIAS else ()
+
+    key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+    v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+    k_rows, v_rows = zero_tiles(KEYS, WIDE_E, G), zero_tiles(KEYS, WIDE_D, H)
+    first = tl.program_id(1) * KEYS // QUERIES * QUERIES if KIND == _CAUSAL else 0
+    for start in range(first, queries, QUERIES):
+        query = start + tl.arange(0, QUERIES)
+        q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
+        grad_tiles = load_tiles(grad, grad_at, query, queries, H, D, WIDE_D, 1)
+        logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
+        summed = load_rows(of_sums + program * G * queries, query, queries, 0.0, G)
+        seen, added = seen_and_added(mask, mask_at, batch, query[None, :], key[:, None], queries, keys, KIND)
+        logits = scaled(products(k_tiles, q_tiles, G, PRECISION), scale, added, G)
+        if BEFORE:
+            logits = mixed(logits, pre, G, G)
+        maps = softmax(logits, logarithm, seen, 0, G)
+        mixed_maps = mixed(maps, post, H, G)
+        if BIAS:
+            mixed_maps = add_where_seen(mixed_maps, constant, seen, H)
+        v_rows = add_products(v_rows, mixed_maps, grad_tiles, H, PRECISION)
+        of_mixed = where_seen(seen, products(v_tiles, grad_tiles, H, PRECISION), H)
+        of_logits = softmax_back(maps, mixed_back(of_mixed, post, G, H), summed, 0, G)
+        if BEFORE:
+            of_logits = mixed_back(of_logits, pre, G, G)
+        k_rows = add_products(k_rows, of_logits, q_tiles, G, PRECISION)
+    of_k += batch * of_k_at[0] + group * of_k_at[1]
+    of_v += batch * of_v_at[0] + group * of_v_at[1]
+    store_tiles(of_k, of_k_at, key, keys, k_rows, scale, G, E, WIDE_E, STEP)
+    store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, D, WIDE_D, 1)
+
+
+# Rows that a program has, and how many of the other side it takes at a time.
+ROWS, ACROSS = 16, 32
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, before: Tensor | None, after: Tensor, bias: Tensor | None,
+    mask: Tensor | None, causal: bool, scale: float, parts: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What the heads give, and of every map the logarithms of the sums of its softmax, (batch, maps, queries)."""
+    q, k, v = _with_rows(query), _with_rows(key), _with_rows(value)
+    out = torch.empty_like(query)
+    lse = q.new_empty(len(q), q.shape[1] * parts, q.shape[2], dtype=torch.float32)
+    steps = _by_map(q, parts), _by_map(k, parts), _by_head(v, parts), _by_head(out, parts), _by_mask(mask)
+    sizes = _sizes(q, before, bias, mask, causal, parts)
+    _forward_kernel[_grid(q, parts)](
+        q, k, v, out, lse, before, after, bias, mask, *steps, *_numbers(q, k, after, parts), scale,
+        **sizes, QUERIES=ROWS, KEYS=ACROSS,
+    )  # fmt: skip
+    return out, lse
+
+
+def backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor,
+    before: Tensor | None, after: Tensor, bias: Tensor | None, mask: Tensor | None,
+    causal: bool, scale: float, parts: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of queries, keys and values, and by group those of after, bias and before one after the other."""
+    q, k, v, grad = _with_rows(query), _with_rows(key), _with_rows(value), _with_rows(grad)
+    of_q, of_k, of_v = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    of_sums, of_weights = torch.empty_like(lse), _weight_sums(lse, _grid(q, parts), len(q), parts)
+    steps = _by_map(q, parts), _by_map(k, parts), _by_head(v, parts), _by_head(grad, parts)
+    rest = (*_numbers(q, k, after, parts), scale)
+    sizes = _sizes(q, before, bias, mask, causal, parts)
+    _query_kernel[_grid(q, parts)](
+        q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
+        *steps, _by_map(of_q, parts), _by_mask(mask), *rest, **sizes, QUERIES=ROWS, KEYS=ACROSS,
+    )  # fmt: skip
+    _key_kernel[_grid(k, parts)](
+        q, k, v, grad, lse, of_sums, of_k, of_v, before, after, bias, mask,
+        *steps, _by_map(of_k, parts), _by_head(of_v, parts), _by_mask(mask), *rest,
+        **sizes, QUERIES=ACROSS, KEYS=ROWS,
+    )  # fmt: skip
+    # Groups may share their weights.
+    over = (0, 1) if len(after) == of_weights.shape[2] else (0, 1, 2)
+    return of_q, of_k, of_v, of_weights.sum(dim=over).view(len(after), -1)
+
+
+def _with_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _by_map(x: Tensor, parts: int) -> tuple[int, int, int, int]:
+    """Steps from one sequence, group, map and token to the next. Parts of a head are a group, and interleaved."""
+    batch, head, token, _ = x.stride()
+    return (batch, 0, head, token) if parts == 1 else (batch, head, 1, token)
+
+
+def _by_head(x: Tensor, parts: int) -> tuple[int, int, int, int]:
+    batch, head, token, _ = x.stride()
+    return (batch, 0, head, token) if parts == 1 else (batch, head, 0, token)
+
+
+def _by_mask(mask: Tensor | None) -> tuple[int, int, int]:
+    if mask is None:
+        return 0, 0, 0
+    batch, _, query, key = (step if size > 1 else 0 for step, size in zip(mask.stride(), mask.shape, strict=True))
+    return batch, query, key
+
+
+def _groups(x: Tensor, parts: int) -> tuple[int, int, int]:
+    """How many groups, and in each maps and heads."""
+    return (1, x.shape[1], x.shape[1]) if parts == 1 else (x.shape[1], parts, 1)
+
+
+def _grid(x: Tensor, parts: int) -> tuple[int, int]:
+    return len(x) * _groups(x, parts)[0], triton.cdiv(x.shape[2], ROWS)
+
+
+def _numbers(q: Tensor, k: Tensor, after: Tensor, parts: int) -> tuple[int, int, int, int]:
+    return q.shape[2], k.shape[2], _groups(q, parts)[0], after.stride(0) if len(after) > 1 else 0
+
+
+def _weight_sums(lse: Tensor, grid: tuple[int, int], batch: int, parts: int) -> Tensor:
+    """Room for what each program adds to the gradients of weights."""
+    maps = parts if parts > 1 else lse.shape[1]
+    heads = 1 if parts > 1 else maps
+    return lse.new_empty(grid[1], batch, grid[0] // batch, heads * maps + heads + maps * maps)
+
+
+def _sizes(
+    q: Tensor, before: Tensor | None, bias: Tensor | None, mask: Tensor | None, causal: bool, parts: int
+) -> dict[str, Any]:
+    _, maps, heads = _groups(q, parts)
+    narrow, wide = q.shape[3] // parts, q.shape[3]
+    hides = tile_kernels.CAUSAL if causal else tile_kernels.OPEN
+    if mask is not None:
+        hides = tile_kernels.BOOLEAN if mask.dtype == torch.bool else tile_kernels.ADDED
+    return {
+        "G": maps,
+        "H": heads,
+        "E": narrow,
+        "D": wide,
+        # A product on tensor cores is of 16 or more.
+        "WIDE_E": max(16, triton.next_power_of_2(narrow)),
+        "WIDE_D": max(16, triton.next_power_of_2(wide)),
+        "STEP": parts,
+        "BEFORE": before is not None,
+        "BIAS": bias is not None,
+        "KIND": hides,
+        # Three products of float32's leading bits are as good as one of all.
+        "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
+        "num_warps": 4,
+    }

@@ -1,0 +1,237 @@
+"""What the kernels of `mixed_heads` are made of: tiles of several heads at a time, as tuples.
+
+One tile with an axis of heads would be padded to a power of two, and no product over tokens takes such tiles well.
+Imported only where there is a GPU, since Triton comes with its torch.
+"""
+
+# Functions of Triton have no types.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from unsmooth.remedies.call import LOWEST_SEEN
+
+_LOWEST = tl.constexpr(LOWEST_SEEN)
+# What hides keys: nothing, the future, a mask of booleans, one that is added to the logits.
+OPEN, CAUSAL, BOOLEAN, ADDED = range(4)
+_CAUSAL, _BOOLEAN, _ADDED = tl.constexpr(CAUSAL), tl.constexpr(BOOLEAN), tl.constexpr(ADDED)
+
+
+@triton.jit
+def load_tiles(
+    start, at, row, rows, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr
+):  # fmt: skip
+    """By head a tile (rows, channels), zeros beyond the last row and channel.
+
+    `at` has the steps from one sequence, group, head and row to the next, `STEP` is that of channels.
+    """
+    channel = tl.arange(0, WIDE)
+    here = (row < rows)[:, None] & (channel < WIDTH)[None, :]
+    found = ()
+    for one in tl.static_range(COUNT):
+        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :] * STEP
+        found += (tl.load(place, here, other=0.0),)
+    return found
+
+
+@triton.jit
+def store_tiles(
+    start, at, row, rows, tiles, scale, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr
+):  # fmt: skip
+    """The other way around, multiplied by `scale`."""
+    channel = tl.arange(0, WIDE)
+    here = (row < rows)[:, None] & (channel < WIDTH)[None, :]
+    for one in tl.static_range(COUNT):
+        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :] * STEP
+        tl.store(place, (tiles[one] * scale).to(start.dtype.element_ty), here)
+
+
+@triton.jit
+def load_rows(start, row, rows, other, COUNT: tl.constexpr):
+    """By head one number per row."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tl.load(start + one * rows + row, row < rows, other=other),)
+    return found
+
+
+@triton.jit
+def store_rows(start, row, rows, numbers, COUNT: tl.constexpr):
+    """The other way around."""
+    for one in tl.static_range(COUNT):
+        tl.store(start + one * rows + row, numbers[one], row < rows)
+
+
+@triton.jit
+def load_numbers(start, COUNT: tl.constexpr):
+    """Numbers that lie one after the other."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tl.load(start + one).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def store_sums(start, numbers, COUNT: tl.constexpr):
+    """Of numbers per row their sums, one after the other."""
+    for one in tl.static_range(COUNT):
+        tl.store(start + one, tl.sum(numbers[one], 0))
+
+
+@triton.jit
+def filled_rows(value, ROWS: tl.constexpr, COUNT: tl.constexpr):
+    """By head the same number in each row."""
+    found = ()
+    for _ in tl.static_range(COUNT):
+        found += (tl.full([ROWS], value, tl.float32),)
+    return found
+
+
+@triton.jit
+def zero_tiles(ROWS: tl.constexpr, WIDE: tl.constexpr, COUNT: tl.constexpr):
+    """By head a tile of zeros to add up onto."""
+    found = ()
+    for _ in tl.static_range(COUNT):
+        found += (tl.zeros([ROWS, WIDE], tl.float32),)
+    return found
+
+
+@triton.jit
+def products(left, right, COUNT: tl.constexpr, PRECISION: tl.constexpr):
+    """By head every row of one times every row of the other."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tl.dot(left[one], tl.trans(right[one]), input_precision=PRECISION),)
+    return found
+
+
+@triton.jit
+def add_products(totals, left, right, COUNT: tl.constexpr, PRECISION: tl.constexpr):
+    """By head `totals` and the matrix product of the other two, the left one rounded as the right one is."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        rounded = left[one].to(right[one].dtype)
+        found += (tl.dot(rounded, right[one], totals[one], input_precision=PRECISION),)
+    return found
+
+
+@triton.jit
+def scaled(tiles, scale, added, COUNT: tl.constexpr):
+    """Each times a number and with something added."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tiles[one] * scale + added,)
+    return found
+
+
+@triton.jit
+def mixed(tiles, weights, TO: tl.constexpr, OF: tl.constexpr):
+    """Weighted sums over heads, by a matrix (TO, OF) that lies row by row."""
+    found = ()
+    for to in tl.static_range(TO):
+        total = weights[to * OF] * tiles[0]
+        for of in tl.static_range(1, OF):
+            total += weights[to * OF + of] * tiles[of]
+        found += (total,)
+    return found
+
+
+@triton.jit
+def mixed_back(tiles, weights, TO: tl.constexpr, OF: tl.constexpr):
+    """By the transpose of a matrix (OF, TO) that lies row by row."""
+    found = ()
+    for to in tl.static_range(TO):
+        total = weights[to] * tiles[0]
+        for of in tl.static_range(1, OF):
+            total += weights[of * TO + to] * tiles[of]
+        found += (total,)
+    return found
+
+
+@triton.jit
+def add_row_sums(totals, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """By row, each tile on the left times each on the right, added up onto `totals`, which has all pairs."""
+    found = ()
+    for one in tl.static_range(LEFT):
+        for other in tl.static_range(RIGHT):
+            found += (totals[one * RIGHT + other] + tl.sum(left[one] * right[other], 1),)
+    return found
+
+
+@triton.jit
+def where_seen(seen, tiles, COUNT: tl.constexpr):
+    """Zeros elsewhere."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tl.where(seen, tiles[one], 0.0),)
+    return found
+
+
+@triton.jit
+def add_where_seen(tiles, numbers, seen, COUNT: tl.constexpr):
+    """By head a number added to what is seen."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tiles[one] + tl.where(seen, numbers[one], 0.0),)
+    return found
+
+
+@triton.jit
+def seen_and_added(mask, at, batch, query, key, queries, keys, KIND: tl.constexpr):
+    """Where a query sees a key, and what a mask adds to the logit. `query` and `key` are of two dimensions."""
+    seen = (query < queries) & (key < keys)
+    added = 0.0
+    if KIND == _CAUSAL:
+        seen = seen & (key <= query)
+    elif KIND == _BOOLEAN:
+        seen = seen & (tl.load(mask + batch * at[0] + query * at[1] + key * at[2], seen, other=0) != 0)
+    elif KIND == _ADDED:
+        given = tl.load(mask + batch * at[0] + query * at[1] + key * at[2], seen, other=0.0).to(tl.float32)
+        seen = seen & (given > _LOWEST)
+        added = tl.where(seen, given, 0.0)
+    return seen, added
+
+
+@triton.jit
+def add_exponentials(tops, totals, logits, seen, COUNT: tl.constexpr):
+    """By row the largest logit so far, and the sum of exponentials beside it."""
+    new_tops, new_totals = (), ()
+    for one in tl.static_range(COUNT):
+        hidden = tl.where(seen, logits[one], float("-inf"))
+        top = tl.maximum(tops[one], tl.max(hidden, 1))
+        finite = tl.where(top == float("-inf"), 0.0, top)
+        more = tl.sum(tl.exp(hidden - finite[:, None]), 1)
+        new_tops += (top,)
+        new_totals += (totals[one] * tl.exp(tops[one] - finite) + more,)
+    return new_tops, new_totals
+
+
+@triton.jit
+def logarithms(tops, totals, COUNT: tl.constexpr):
+    """Of the sums of all exponentials; infinite where a row sees nothing, so that its map is nothing."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tl.where(totals[one] > 0.0, tops[one] + tl.log(totals[one]), float("inf")),)
+    return found
+
+
+@triton.jit
+def softmax(logits, logarithm, seen, OVER: tl.constexpr, COUNT: tl.constexpr):
+    """By the known logarithms of its sums, which go over axis `OVER`."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        shifted = logits[one] - tl.expand_dims(logarithm[one], OVER)
+        found += (tl.exp(tl.where(seen, shifted, float("-inf"))),)
+    return found
+
+
+@triton.jit
+def softmax_back(maps, of_maps, of_sums, OVER: tl.constexpr, COUNT: tl.constexpr):
+    """Gradients of the logits, by those of the maps and the sums of map times gradient over axis `OVER`."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (maps[one] * (of_maps[one] - tl.expand_dims(of_sums[one], OVER)),)
+    return found
