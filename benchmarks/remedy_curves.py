@@ -47,14 +47,39 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, dict[str, Any]]]] = {
         "neutreno λ=0.6": ("neutreno", {}),
         "contranorm s=0.2": ("contranorm", {"scale": 0.2}),
     },
+    "attention's map": {
+        "centred τ=1": ("centred", {}),
+        "gfsa w_K=-0.5": ("gfsa", {"start": -0.5}),
+        "shaped α=β=γ=1": ("shaped", {}),
+        "laplacian, half of the heads": ("laplacian", {}),
+    },
+    "values and tokens": {
+        "value_residual": ("value_residual", {}),
+        "value_skipinit β=0.5": ("value_skipinit", {"alpha": 0.5, "beta": 0.5}),
+        "pairnorm s=1": ("pairnorm", {"scale": 1.0}),
+        "softdecay α=-0.2": ("softdecay", {}),
+    },
     "residual wiring": {
         "deepnorm": ("deepnorm", {"init": "keep"}),
         "b2t": ("b2t", {}),
         "rezero α=0.2, norms kept": ("rezero", {"start": 0.2, "norm": "keep"}),
         "residual_scaling 1/√L": ("residual_scaling", {}),
     },
+    "norms and layers": {
+        "layerscale γ=0.1": ("layerscale", {"start": 0.1}),
+        "layernorm_scaling 1/√ℓ": ("layernorm_scaling", {}),
+        "peri_norm": ("peri_norm", {}),
+        "dlcl": ("dlcl", {}),
+    },
+    "weights": {
+        "sigma_reparam γ=1": ("sigma_reparam", {}),
+        "mimetic": ("mimetic", {}),
+        "norm_signs, flipped": ("norm_signs", {}),
+    },
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+# Of the plain model, and of as many remedies as there are colours: a line stays to be seen below one that is the same.
+WIDTHS = (1.6, 4.0, 3.0, 2.2, 1.4)
 
 
 @dataclass(frozen=True)
@@ -104,26 +129,31 @@ def curve(model: nn.Module, data: Any) -> list[float]:
 
 def measure(subject: Subject) -> list[dict[str, Any]]:
     """A curve per remedy, the plain one first; means over seeds where the weights are random."""
-    rows: list[dict[str, Any]] = []
     by_label: dict[tuple[str, str], list[list[float]]] = {}
+    refused: dict[tuple[str, str], str] = {}
     for seed in range(subject.seeds):
         torch.manual_seed(seed)
         plain, data = subject.make(), subject.data()
         by_label.setdefault(("", "plain"), []).append(curve(plain, data))
         for family, remedies in FAMILIES.items():
             for label, (name, options) in remedies.items():
+                curves = by_label.setdefault((family, label), [])
+                torch.manual_seed(seed)  # some draw weights
                 try:
                     model = unsmooth.apply(copy.deepcopy(plain), name, **options)
                 except unsmooth.UnsmoothError as error:
-                    if seed == 0:
-                        rows.append({"model": subject.name, "family": family, "remedy": label, "refused": str(error)})
+                    refused[family, label] = str(error)
                     continue
-                torch.manual_seed(seed)
-                by_label.setdefault((family, label), []).append(curve(model, data))
-                print(f"{subject.name}: {label}: {by_label[family, label][-1][-1]:.3f}", flush=True)
+                curves.append(curve(model, data))
+                print(f"{subject.name}: {label}: {curves[-1][-1]:.3f}", flush=True)
+    rows: list[dict[str, Any]] = []
     for (family, label), curves in by_label.items():
-        means = torch.tensor(curves, dtype=torch.float64).mean(0).tolist()
-        rows.append({"model": subject.name, "family": family, "remedy": label, "seeds": len(curves), "curve": means})
+        row = {"model": subject.name, "family": family, "remedy": label}
+        if curves:
+            means = torch.tensor(curves, dtype=torch.float64).mean(0).tolist()
+            rows.append({**row, "seeds": len(curves), "curve": means})
+        else:
+            rows.append({**row, "refused": refused[family, label]})
     return rows
 
 
@@ -141,19 +171,20 @@ def draw(rows: list[dict[str, Any]], stem: Path) -> None:
             curves = {row["remedy"]: row["curve"] for row in rows if row["model"] == model and row.get("curve")}
             curves = {label: curves[label] for label in labels if label in curves} | {"plain": plain[model]}
             values = [
-                {"layer": layer, "value": value, "remedy": label}
+                {"layer": layer, "value": value, "remedy": label, "width": WIDTHS[labels.index(label)]}
                 for label, points in curves.items()
                 for layer, value in enumerate(points)
             ]
             legend = alt.Legend(title=family, orient="right", labelLimit=220, symbolType="stroke", symbolStrokeWidth=2)
-            colour = alt.Color("remedy:N", legend=legend).scale(domain=labels, range=[INK, *COLOURS])
+            colour = alt.Color("remedy:N", legend=legend).scale(domain=labels, range=[INK, *COLOURS][: len(labels)])
             panels.append(
                 alt.Chart(alt.Data(values=values))
-                .mark_line(strokeWidth=1.8)
+                .mark_line()
                 .encode(
                     x=alt.X("layer:Q", title="layer" if family == list(FAMILIES)[-1] else None).axis(format="d"),
                     y=alt.Y("value:Q", title="mean cosine" if model == models[0] else None).scale(domain=[-0.1, 1.0]),
                     color=colour,
+                    strokeWidth=alt.StrokeWidth("width:O", legend=None).scale(None),
                     strokeDash=alt.condition(alt.datum.remedy == "plain", alt.value([5, 3]), alt.value([1, 0])),
                 )
                 .properties(width=170, height=130, title=model if family == next(iter(FAMILIES)) else "")

@@ -23,9 +23,12 @@ What works on which model: [the matrix](matrix.md), by `make matrix`.
 
 ## The similarity curve
 
-Each remedy applied to two random stacks of 24 layers (torch's encoder, Xavier start, means over three seeds) and to
-three trained models, **without training anything**: what it does to the mean cosine of the residual stream by layer. A
+Remedies applied to two random stacks of 24 layers (torch's encoder, Xavier start, means over three seeds) and to
+three trained models, **without training anything**: what they do to the mean cosine of the residual stream by layer. A
 trained model was not trained with the remedy, so this shows the lever, not a better model. `make curves` redraws it.
+
+Where a line is missing, the model cannot have the remedy (`refused` below); a thin line inside a thick one means that
+two do the same. Not drawn are remedies that make little sense without training.
 
 ![Mean cosine by layer under each remedy](curves.svg)
 
