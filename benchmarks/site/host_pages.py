@@ -30,7 +30,7 @@ def _page(host: Host) -> Page:
         {
             "such as": host.example,
             "blocks": ", ".join(f"`{block}`" for block in host.blocks),
-            "value weights (`explain`)": "read" if host.value_projection else "not known",
+            "value weights (`explain`)": "read" if host.wiring else "not known",
             "attention maps": "seen" if host.attention_module else "not seen",
             "remedies (`apply`)": "fit" if host.wiring else "do not fit",
             "batches with padding": "yes" if host.pads else "no",
