@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,7 +16,7 @@ import pytest
 
 from tests.arena.tiny_arenas import POST, PRE, carried_out, plan, results, smallest
 from tests.training.killing import KilledError, killed_at
-from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
+from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, share_out, standings
 from unsmooth.arena.choosing import left_over
 from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import UnsmoothError
@@ -157,6 +158,28 @@ def test_weights_are_kept_of_scored_runs_alone(whole: tuple[Path, Lines, list[st
     assert (runs / "seed-0/final").is_dir()
     assert not (runs / "rate-0.001/final").exists()
     assert not any(runs.glob("*/checkpoints"))
+
+
+def test_what_a_killed_process_left_of_a_run_that_is_over_is_removed(
+    wanted: Plan, whole: tuple[Path, Lines, list[str]]
+) -> None:
+    left = [whole[0] / "runs/norm-pre/deescalate" / run / "checkpoints" for run in ("rate-0.001", "seed-1")]
+    for folder in left:
+        folder.mkdir()
+    _, moved = carried_out(wanted, whole[0], minutes=0.0)
+    assert moved == []
+    assert not any(folder.exists() for folder in left)
+
+
+def dies() -> Any:
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsmoothError, match=r"got one that was ended \(exit code 9\)\. Try the same command, which keeps"
+    ):
+        share_out(plan(rates=(1e-3,)), ArenaFolder(tmp_path), 1, minutes=None, telling=dies, call="")
 
 
 def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> None:

@@ -49,6 +49,9 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "-1"], "Expected --minutes of 0 or more"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--hold-out", "1"], "Try --hold-out 0.1."),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--set", "hold_out=0.1"], "Try --hold-out, which runs"),
+        ([*WORDS, "--data", "nowhere", "--out", "here"], "Expected data in nowhere"),
+        ([*WORDS, "--set", "batch=32", "--out", "here"], "Expected at least one batch of 32"),
+        ([*WORDS, "--rates", "1e-3,1e-2", "--out", "here"], "In an arena: another --hold-out, or --hold-out 0."),
         ([*WORDS, "--set", "patch=5"], "Expected image divisible by patch"),
     ],
 )

@@ -14,7 +14,8 @@ from torch import nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
 from unsmooth.evidence.keeping import differing_settings
-from unsmooth.training import Config, override, recipe
+from unsmooth.evidence.together import train_together
+from unsmooth.training import Config, LossNotFiniteError, RunFolder, override, recipe
 from unsmooth.training.plain import to_plain
 
 SMALLEST = {
@@ -162,6 +163,25 @@ def test_what_is_there_at_all_is_a_setting_and_where_it_is_trained_is_none() -> 
     assert "augment" in differing_settings(plain, replace(config, augment=None))
     elsewhere = override(config, {"data.path": "elsewhere", "engine.device": "cpu", "precision": "float64"})
     assert differing_settings(plain, elsewhere) == []
+
+
+def test_a_run_that_loses_its_numbers_gives_its_sibling_no_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, given = [0.0], list[float | None]()
+
+    def carry_on(configs: Any, out: Path, *, minutes: float | None, tell: Any) -> None:
+        given.append(minutes)
+        now[0] += 60.0
+        if len(given) == 1:
+            RunFolder(out / "lost").write_manifest({"state": "stopped"})
+            raise LossNotFiniteError("no number")
+
+    monkeypatch.setattr("unsmooth.evidence.together.carry_on", carry_on)
+    monkeypatch.setattr("unsmooth.evidence.together.time.monotonic", lambda: now[0])
+    config = override(recipe("vit_cifar100"), SMALLEST)
+    train_together({"lost": config, "kept": config}, tmp_path, minutes=3.0)
+    assert given == [3.0, 2.0]
 
 
 def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ class ArenaFolder:
     def runs(self) -> Path:
         """Of training runs."""
         return self.apart or self.path / "runs"
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was settled here, or is about to be."""
+        return (self.path / "results").exists()
+
+    def forget_unbegun(self) -> None:
+        """Take the folder away again where nothing could be begun in it."""
+        if not self.begun:
+            with suppress(OSError):  # somebody's own files
+                self.path.rmdir()
 
     def results(self, entrant: Entrant) -> Path:
         """Of one entrant."""

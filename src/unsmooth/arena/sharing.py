@@ -11,7 +11,7 @@ from typing import Any
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Plan
 from unsmooth.arena.working import carry_out_arena, settle_models
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.training import Progress
 from unsmooth.training.driving import Tell
 
@@ -54,6 +54,9 @@ def share_out(
                 process.terminate()
     if not said.empty():
         raise UnsmoothError(said.get())
+    if died := [process.exitcode for process in started if process.exitcode]:
+        hint = "the same command, which keeps what is done; fewer --processes where memory is short"
+        raise expected("processes that come to their end", f"one that was ended (exit code {died[0]})", hint)
 
 
 def _work(

@@ -126,7 +126,10 @@ class _Work:
             for entrant in [one for one in self.plan.entrants if one.model == name]:
                 if base is not None:
                     self._check(entrant, base)
-                if self.late or complete(self.plan, self.folder, entrant):
+                if complete(self.plan, self.folder, entrant):
+                    self._tidy(entrant)
+                    continue
+                if self.late:
                     continue
                 base = base or self.settle(name)
                 with suppress(HeldError):  # somebody else is at it
@@ -142,13 +145,13 @@ class _Work:
 
     def settle(self, name: str) -> Settled:
         """Time the plain model, and write down how many steps every run of it makes."""
+        config, budget = self.plan.models[name], self.plan.budget
+        self._check_data(config)
         place = self.folder.results(Entrant(name, PLAIN)).parent
         place.mkdir(parents=True, exist_ok=True)
         with held(place, f"{name} settled", wait=True):
             if (known := settled(self.plan, self.folder, name)) is not None:
                 return known
-            config, budget = self.plan.models[name], self.plan.budget
-            self._check_hold_out(config)
             timing = self._clock(name).plain()
             whole = max(1, round(length(config) * timing.steps_of_a_unit))
             steps = whole if budget is None else budget.steps_at(timing.seconds)
@@ -163,12 +166,11 @@ class _Work:
             self.folder.write_timing(Entrant(name, PLAIN), timing)
             return Settled(cut(config, steps, timing.steps_of_a_unit), timing.steps_of_a_unit)
 
-    def _check_hold_out(self, config: Config) -> None:
-        """Build the data as runs that choose a rate have them: what they refuse is told before anything is timed."""
-        if share := self.plan.held_out:
-            held_out = replace(config, data=replace(config.data, hold_out=share))
-            with _naming_the_option():
-                TASKS[config.task](held_out, self.place, share_of(config, self.place.ranks))
+    def _check_data(self, config: Config) -> None:
+        """Build the data as runs that choose a rate have them: what is wrong is told before anything is timed."""
+        as_held = replace(config, data=replace(config.data, hold_out=self.plan.held_out))
+        with _naming_the_option():
+            TASKS[config.task](as_held, self.place, share_of(config, self.place.ranks))
 
     def _clock(self, name: str) -> Stopwatch:
         self._stopwatch = self._stopwatch or Stopwatch(self.plan.models[name], self.place)
@@ -225,6 +227,12 @@ class _Work:
                 trained = kept(f"{entrant.model}: {entrant.remedy}", config, folder, len(missing), self.workers)
                 # Spectra are as long as all the rest, and stay with the run.
                 self.folder.write_outcome(entrant, run, replace(trained, spectra=()))
+
+    def _tidy(self, entrant: Entrant) -> None:
+        """Whoever wrote its last result may have been killed before this."""
+        for run in (*map(rate_run, self.plan.rates), *map(seed_run, self.plan.seeds)):
+            if self.folder.outcome(entrant, run) is not None:
+                self.folder.tidy(entrant, run)
 
     def _check(self, entrant: Entrant, base: Settled) -> None:
         """Results that are there are of the settings of now."""

@@ -90,9 +90,15 @@ def arena(
     call = secrets.token_hex(8)
     try:
         _carry_out(plan, folder, processes, minutes, call, quiet or as_json)
-    finally:
-        found = standings(plan, folder)
-        found.write(folder)
+    except BaseException as error:
+        folder.forget_unbegun()
+        if folder.begun:
+            standings(plan, folder).write(folder)
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo("unsmooth: interrupted. The same command goes on from there.", err=True)
+        raise
+    found = standings(plan, folder)
+    found.write(folder)
     _tell(found, folder, as_json, quiet)
     return _code(plan, folder, call)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,9 +22,11 @@ def train_together(
         tell: Called with every `Progress`.
     """
     left, folders = dict(configs), {name: RunFolder(out / name, name) for name in configs}
+    end = None if minutes is None else time.monotonic() + 60 * minutes
     while left:
+        rest = None if end is None else max(0.0, (end - time.monotonic()) / 60)
         try:
-            carry_on(left, out, minutes=minutes, tell=tell)
+            carry_on(left, out, minutes=rest, tell=tell)
             break
         except LossNotFiniteError:
             stopped = [name for name in left if folders[name].manifest().get("state") == "stopped"]

@@ -93,6 +93,13 @@ def test_without_files_images_are_made_up(workplace: Path) -> None:
     assert task.describe()["synthetic"] is True
 
 
+def test_labels_have_as_many_classes_as_the_network() -> None:
+    with pytest.raises(
+        UnsmoothError, match=r"Expected augment\.classes of 3, as the network has but got 4\. Try --set"
+    ):
+        built(tiny(network__classes=3))
+
+
 def test_a_broken_file_is_named(folder: Path) -> None:
     for file in (folder / "train").rglob("*.png"):
         file.write_bytes(b"no image")

@@ -72,6 +72,9 @@ class ImageTask(Task):
         if self.source.classes != network.classes:
             got = f"{network.classes}"
             raise expected(f"{self.source.classes} classes, as in the data", got, "--set network.classes=…")
+        if config.augment.classes != network.classes:
+            hint = f"--set augment.classes={network.classes}"
+            raise expected(f"augment.classes of {network.classes}, as the network has", config.augment.classes, hint)
         self.input = ImageInput(self.source, Augment(config.augment), config.seed).to(place.device)
 
     def open(self, network: ViTConfig) -> ImageSource:
