@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -171,15 +172,11 @@ def test_what_a_killed_process_left_of_a_run_that_is_over_is_removed(
     assert not any(folder.exists() for folder in left)
 
 
-def dies() -> Any:
-    os._exit(9)
-
-
-def test_a_process_that_is_killed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        UnsmoothError, match=r"got one that was ended \(exit code 9\)\. Try the same command, which keeps"
-    ):
-        share_out(plan(rates=(1e-3,)), ArenaFolder(tmp_path), 1, minutes=None, telling=dies, call="")
+def test_a_process_that_is_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = multiprocessing.get_context("fork")  # it has nothing to import
+    monkeypatch.setattr("unsmooth.arena.sharing.multiprocessing.get_context", lambda _: quick)
+    with pytest.raises(UnsmoothError, match=r"got one that was ended \(exit code 9\)\. Try the same command, which"):
+        share_out(plan(), ArenaFolder(tmp_path), 1, minutes=None, telling=lambda: os._exit(9), call="")
 
 
 def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> None:
