@@ -173,7 +173,7 @@ def test_two_maps_subtracted_are_a_mixture() -> None:
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every tensor say so."""
-    monkeypatch.setattr(mixed_heads, "_HAS_TRITON", True)
+    monkeypatch.setattr(mixed_heads, "HAS_TRITON", True)
     monkeypatch.setattr(Tensor, "is_cuda", True)
 
 
@@ -264,7 +264,7 @@ class TestOnAGpu:
 
     def wanted(self, model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         with monkeypatch.context() as without:
-            without.setattr(mixed_heads, "_HAS_TRITON", False)
+            without.setattr(mixed_heads, "HAS_TRITON", False)
             return outcome(model, model, x, False)
 
     def test_as_plain_operations(self, encoder, name, options, half, monkeypatch):

@@ -28,7 +28,7 @@ def _has_triton() -> bool:
     return torch.version.hip is None and (int(major), int(minor)) >= (3, 5)
 
 
-_HAS_TRITON = _has_triton()
+HAS_TRITON = _has_triton()
 _TENSORS = "Tensor query, Tensor key, Tensor value"
 _REST = "Tensor? before, Tensor after, Tensor? bias, Tensor? mask, bool causal, float scale, int parts"
 # Of heads that are mixed with each other: how many, and how wide all together.
@@ -77,7 +77,7 @@ def has_kernels(mix: Mix, parts: int = 1) -> bool:
     query, masking = mix.query, mix.masking()
     together = query.shape[1] if parts == 1 else parts
     return (
-        _HAS_TRITON
+        HAS_TRITON
         and query.is_cuda
         and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and query.dtype == mix.key.dtype == mix.value.dtype

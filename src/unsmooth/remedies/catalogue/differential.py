@@ -35,11 +35,10 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.head_norm import head_norm
 from unsmooth.remedies.mixed_heads import has_kernels, mixed_by_kernels
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
-
-_EPS = 1e-5
 
 
 @remedy
@@ -97,7 +96,7 @@ class Differential(Edit):
             first = mix(query=mix.query[..., ::2] * math.sqrt(2.0), key=mix.key[..., ::2]) if self.splits else mix()
             second = mix(query=mix.query[..., 1::2] * math.sqrt(2.0), key=mix.key[..., 1::2])
             mixed = torch.addcmul(first, self.share(first.device).to(first.dtype), second, value=-1.0)
-        return mixed if self.gain is None else self._normalised(mixed)
+        return mixed if self.gain is None else head_norm(mixed, self.gain, 1.0 - self.start)
 
     def share(self, device: torch.device | None = None) -> Tensor:
         """λ, one number, or (heads, 1, 1); where nobody learns it, on this device."""
@@ -110,12 +109,6 @@ class Differential(Edit):
         plus, minus = (queries_2 * keys_2).sum(dim=-1).exp().unbind()
         share: Tensor = plus - minus + self.start
         return share
-
-    def _normalised(self, mixed: Tensor) -> Tensor:
-        assert self.gain is not None, "asked for where heads are normalised"
-        exact = mixed.to(torch.promote_types(mixed.dtype, torch.float32))
-        gain = self.gain.to(exact.dtype) * (1.0 - self.start)
-        return F.rms_norm(exact, (len(gain),), gain, _EPS).to(mixed.dtype)
 
     def report(self) -> Mapping[str, float]:
         """How much of the second map is taken away."""
