@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unsmooth.functional import METRICS, Tokens, _blocks
-from unsmooth.functional._blocks import Shelf, Workspace, blocks, fill_in, join_sums, measure, shared_sums
+from unsmooth.functional import METRICS, Tokens, _blocks, parse_metric
+from unsmooth.functional._blocks import SUMS, Shelf, Workspace, blocks, joined, light_tokens, measure, reading_of
 from unsmooth.scanning.confounds import find_confounds
 
-FILLED = ("norms_BN", "mean_BD", "unit_sum_BD", "centred_energy_B", "absolute_sums", "centred_absolute_sums")
+FILLED = (*sorted(SUMS), "inverse_norms_BN")
 
 
 def measure_in_blocks(tokens: Tokens, workspace: Workspace) -> None:
-    fill_in(tokens, [measure(block) for block in blocks(tokens, workspace)])
+    vars(tokens).update(joined([measure(block) for block in blocks(tokens, workspace)]))
 
 
 def tokens_of(kind: str, dtype: torch.dtype) -> Tokens:
@@ -47,15 +47,34 @@ def test_blocks_fill_in_what_the_properties_compute(monkeypatch, sequences: int,
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.default])
 @pytest.mark.parametrize("kind", ["no mask", "a mask over NaN", "a mask over numbers"])
 def test_default_metrics_need_nothing_but_the_sums(name: str, kind: str) -> None:
-    one, two = tokens_of(kind, torch.float32), tokens_of(kind, torch.float32)
-    two.input_BND = two.input_BND * 3.0 + 1.0
-    expected = torch.cat([METRICS[name].function(Tokens(part.input_BND, part.mask_BN)) for part in (one, two)])
-    for part in (one, two):
-        measure_in_blocks(part, Workspace())
-    shelf = Shelf()
-    joined = join_sums([shared_sums(one, shelf), shared_sums(two, shelf)], torch.device("cpu"))
-    torch.testing.assert_close(METRICS[name].function(joined), expected)
-    assert joined.input_BND.device.type == "meta"
+    tokens = tokens_of(kind, torch.float32)
+    expected = METRICS[name].function(Tokens(tokens.input_BND, tokens.mask_BN))
+    reading = reading_of(METRICS[name].function)
+    assert not reading.vectors
+    measure_in_blocks(tokens, Workspace())
+    sums = {sum_name: getattr(tokens, sum_name) for sum_name in ("count_B", *reading.sums)}
+    light = light_tokens(sums, tokens.input_BND.shape, tokens.dtype)
+    torch.testing.assert_close(METRICS[name].function(light), expected)
+    assert light.input_BND.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("text", "sums", "vectors"),
+    [
+        ("mean_cosine", {"norms_BN", "unit_sum_BD"}, False),
+        ("mean_cosine(with_self=True)", {"norms_BN", "unit_sum_BD"}, False),
+        ("mean_cosine(absolute=True)", {"norms_BN"}, True),
+        ("token_similarity", {"mean_BD", "centred_energy_B"}, False),
+        ("rank_one_residual(norm='frobenius')", {"mean_BD", "centred_energy_B"}, False),
+        ("effective_rank", set(), True),
+        ("cosine_quantile", set(), True),
+    ],
+)
+def test_what_a_metric_reads_is_found_by_trying(text: str, sums: set[str], vectors: bool) -> None:
+    reading = reading_of(parse_metric(text))
+    assert reading.vectors == vectors
+    if not vectors or sums:
+        assert reading.sums == sums
 
 
 def test_a_workspace_is_used_again_and_leaves_no_trace() -> None:
@@ -67,8 +86,8 @@ def test_a_workspace_is_used_again_and_leaves_no_trace() -> None:
     for name in FILLED:
         torch.testing.assert_close(getattr(first, name), getattr(third, name), rtol=0, atol=0)
         torch.testing.assert_close(getattr(second, name), getattr(Tokens(narrow), name))
-    room = workspace.take("room", narrow, torch.float32)
-    assert room.data_ptr() == workspace.take("room", wide, torch.float32).data_ptr()
+    rooms = [workspace.take("room", x.shape, x.dtype, x.device) for x in (narrow, wide)]
+    assert rooms[0].data_ptr() == rooms[1].data_ptr()
 
 
 @pytest.mark.parametrize("setting", ["autocast", "medium"])
@@ -114,10 +133,15 @@ def test_what_is_measured_is_never_changed(kind: str) -> None:
     torch.testing.assert_close(tokens.input_BND, before, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", sorted(SUMS))
+@pytest.mark.parametrize("kind", ["no mask", "a mask over NaN", "a mask over numbers"])
+def test_a_sum_is_measured_alone_as_with_the_others(name: str, kind: str) -> None:
+    tokens = tokens_of(kind, torch.float32)
+    [block] = blocks(tokens, Workspace())
+    torch.testing.assert_close(measure(block, frozenset({name}))[name], getattr(tokens, name))
+
+
 def test_what_no_metric_reads_is_not_measured() -> None:
     tokens = Tokens(torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)))
-    fill_in(tokens, [measure(block, centred=False) for block in blocks(tokens, Workspace())])
-    assert "centred_energy_B" not in vars(tokens)
-    light = join_sums([shared_sums(tokens, Shelf())], torch.device("cpu"))
-    assert torch.equal(light.unit_sum_BD, tokens.unit_sum_BD)
-    assert "centred_energy_B" not in vars(light)
+    [block] = blocks(tokens, Workspace())
+    assert set(measure(block, frozenset({"unit_sum_BD"}))) == {"norms_BN", "inverse_norms_BN", "unit_sum_BD"}

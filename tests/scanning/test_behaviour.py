@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import unsmooth
 from unsmooth import UnsmoothError
 from unsmooth.models import load
-from unsmooth.scanning import ScanInterrupted
+from unsmooth.scanning import ScanInterrupted, collect
 from unsmooth.scanning.calling import EVERYTHING
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.plan import check_metrics
@@ -159,18 +159,22 @@ def test_interruption_before_the_first_batch_has_nothing_to_hand_over():
     assert stop.value.scan is None
 
 
-def test_nothing_as_large_as_the_tokens_is_kept():
+def test_nothing_as_large_as_the_tokens_is_kept(monkeypatch):
+    # Two batches wait for a third.
+    monkeypatch.setattr(collect, "ENOUGH", 3 * 4 * 1500 * 8)
     collector = Collector(check_metrics(None), vocabulary=0, device=torch.device("cpu"))
     sizes = []
-    for number in range(3):
+    for number in range(7):
         collector.begin(EVERYTHING)
         for layer in range(3):
             collector(layer, "residual", torch.randn(4, 1500, 8))
         collector.end(number)
         gc.collect()
         held = [item for item in gc.get_objects() if isinstance(item, Tensor) and 1500 in item.shape]
-        sizes.append(len(held))
-    assert sizes == [0, 0, 0]
+        sizes.append(sum(item.numel() for item in held))
+        del held
+    kept = 3 * (3 * 4 * 1500)  # norms and two sums over features, of three layers
+    assert sizes == [0, kept, 2 * kept, 0, kept, 2 * kept, 0]
 
 
 @pytest.mark.parametrize("sites", [("residual",), ("residual", "attention", "mlp", "mid", "normed")])

@@ -9,7 +9,7 @@ from torch import nn
 
 import unsmooth
 from tests.scanning.test_numbers import mean_cosine_by_loop
-from unsmooth.functional import Tokens
+from unsmooth.functional import Tokens, _blocks
 from unsmooth.functional._blocks import Workspace, blocks, measure
 from unsmooth.models import load
 from unsmooth.scanning.confounds import ConfoundBatch, find_confounds, join_confounds
@@ -27,7 +27,12 @@ def crafted() -> torch.Tensor:
 
 
 def confounds_of(tokens: Tokens) -> ConfoundBatch:
-    return join_confounds([find_confounds(block, measure(block)) for block in blocks(tokens, Workspace())])
+    found, sums, counts = [], [], []
+    for block in blocks(tokens, Workspace()):
+        sums.append(measure(block))
+        found.append(find_confounds(block, sums[-1]))
+        counts.append(block.count_B)
+    return join_confounds(found, sums, counts)
 
 
 def test_cosines_without_what_stands_out():
@@ -72,10 +77,26 @@ def test_padding_is_neither_massive_nor_median():
 
 
 def test_ordinary_tokens_have_nothing_that_stands_out():
-    found = confounds_of(Tokens(torch.randn(4, 50, 32)))
-    assert not found.massive_BN.any()
-    assert not found.outlier_BD.any()
-    assert all(torch.equal(found.cosines_CB[0], row) for row in found.cosines_CB)
+    found = confounds_of(Tokens(torch.randn(4, 50, 32, generator=torch.Generator().manual_seed(0))))
+    assert (found.cosines_CB, found.massive_BN, found.outlier_BD) == (None, None, None)
+
+
+def test_zero_tokens_do_not_stand_out_among_zeros():
+    found = confounds_of(Tokens(torch.zeros(2, 6, 4)))
+    assert (found.massive_BN, found.outlier_BD) == (None, None)
+
+
+def test_blocks_in_which_nothing_stands_out_are_joined_with_others(monkeypatch):
+    x = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(3))
+    x[2, 0] *= 40.0
+    x[3, :, 3] += 30.0
+    whole = confounds_of(Tokens(x))
+    monkeypatch.setattr(_blocks, "_BLOCK", 9 * 16)
+    parts = confounds_of(Tokens(x))
+    torch.testing.assert_close(parts.cosines_CB, whole.cosines_CB)
+    assert torch.equal(parts.massive_BN, whole.massive_BN)
+    assert torch.equal(parts.outlier_BD, whole.outlier_BD)
+    assert whole.massive_BN.sum(dim=1).tolist() == [0, 0, 1, 0]
 
 
 def test_the_scan_names_position_and_dimension():

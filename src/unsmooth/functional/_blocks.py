@@ -1,25 +1,34 @@
 """What the O(nd) metrics share, computed in memory that is used again.
 
 A dozen passes over a layer's tokens cost a CPU more in page faults than in arithmetic when each pass allocates room for
-its result. Here the passes work in rooms that stay from layer to layer, a block of sequences at a time.
+its result. Here the passes work in rooms that stay from layer to layer, a block of sequences at a time. What is left of
+a layer are a few sums, of which only those are made that a metric reads; the sums of all layers lie side by side, so
+that metrics are evaluated once and not once per layer: a call into torch costs more than the few numbers it works on.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
-from unsmooth.functional._tokens import Tokens, absolute_sums, centre, euclidean_norm, inverse, weighted_sum
+from unsmooth.functional._tokens import Tokens, centre, euclidean_norm, inverse, weighted_sum
 
 # Numbers in a block. Smaller ones would stay in the cache, but then waking torch's threads costs more than it saves.
 _BLOCK = 1 << 22
-# Bytes of a shelf's slab, and where its tensors may start.
+# Bytes of a shelf's slab, and how many numbers apart its tensors start at least.
 _SLAB = 1 << 20
 _ALIGNED = 64
+
+Sums = dict[str, Tensor]
+"""What is measured of tokens, named after the properties of `Tokens` that it fills in."""
+_CENTRED = ("centred_energy_B", "centred_absolute_columns_BD", "centred_absolute_rows_BN")
+SUMS = frozenset({"norms_BN", "unit_sum_BD", "mean_BD", "absolute_columns_BD", "absolute_rows_BN", *_CENTRED})
+"""All that can be measured."""
 
 
 class Workspace:
@@ -28,13 +37,13 @@ class Workspace:
     def __init__(self) -> None:
         self._room: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
 
-    def take(self, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
-        """Room of the shape and device of `like`, holding whatever was left in it."""
-        key, size = (name, like.device, dtype), like.numel()
+    def take(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Room of this shape, holding whatever was left in it."""
+        key, size = (name, device, dtype), prod(shape)
         room = self._room.get(key)
         if room is None or room.numel() < size:
-            room = self._room[key] = _make_room(size, dtype, like.device)
-        return room[:size].view(like.shape)
+            room = self._room[key] = _make_room(size, dtype, device)
+        return room[:size].view(shape)
 
 
 class Shelf:
@@ -45,25 +54,26 @@ class Shelf:
     """
 
     def __init__(self) -> None:
-        self._slabs: list[Tensor] = []
-        self._used = 0
+        self._slabs: dict[torch.dtype, list[Tensor]] = {}
+        self._used: dict[torch.dtype, int] = {}
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of `tensor` that holds until `clear`."""
         if tensor.device.type != "cpu":
             return tensor
-        size = tensor.numel() * tensor.element_size()
-        if not self._slabs or self._used + size > self._slabs[-1].numel():
-            self._slabs.append(_make_room(max(size, _SLAB), torch.uint8, tensor.device))
-            self._used = 0
-        part = self._slabs[-1][self._used : self._used + size]
-        self._used += -(-size // _ALIGNED) * _ALIGNED
-        return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        dtype, size = tensor.dtype, tensor.numel()
+        slabs, start = self._slabs.setdefault(dtype, []), self._used.get(dtype, 0)
+        if not slabs or start + size > slabs[-1].numel():
+            slabs.append(_make_room(max(size, _SLAB // dtype.itemsize), dtype, tensor.device))
+            start = 0
+        self._used[dtype] = start + -(-size // _ALIGNED) * _ALIGNED
+        return slabs[-1][start : start + size].view(tensor.shape).copy_(tensor)
 
     def clear(self) -> None:
-        """Give the room of all kept tensors to the next ones; only the first slab stays."""
-        del self._slabs[1:]
-        self._used = 0
+        """Give the room of all kept tensors to the next ones; only the first slab of each type stays."""
+        for slabs in self._slabs.values():
+            del slabs[1:]
+        self._used.clear()
 
 
 def _make_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -78,7 +88,8 @@ class Block:
     """Some sequences of a `Tokens`: their vectors, which are not to be changed, and as much room to work in.
 
     `norms_BN` is zero at padding. `weight_BN` is 0 at padding and 1 elsewhere, None where the vectors at padding are
-    zero already. The room lives in a workspace and is overwritten by the next block.
+    zero already. `exact` says that matrix products keep all digits. The room lives in a workspace and is overwritten by
+    the next block.
     """
 
     values_BND: Tensor
@@ -87,26 +98,27 @@ class Block:
     weight_BN: Tensor | None
     norms_BN: Tensor
     count_B: Tensor
+    exact: bool
 
-    def weighted_sums(self, *weights_BN: Tensor | None) -> tuple[Tensor, ...]:
-        """Σ_i w_i x_i (B, D) for each of the weights, which are zero at padding; None weighs all real tokens alike."""
-        values = self.values_BND
-        if _products_are_exact(values):
-            alike_BN = values.new_ones(values.shape[:2]) if self.weight_BN is None else self.weight_BN
-            rows_BKN = torch.stack([alike_BN if weights is None else weights for weights in weights_BN], dim=1)
-            return torch.bmm(rows_BKN, values).unbind(dim=1)
-        return tuple(
-            values.sum(dim=1) if weights is None else weighted_sum(values, weights, out=self.room_BND)
-            for weights in weights_BN
-        )
+    def weighted_sum(self, weights_BN: Tensor, vectors_BND: Tensor) -> Tensor:
+        """Σ_i w_i x_i (B, D) of these vectors or of some in the room, for weights that are zero at padding."""
+        if self.exact:
+            return torch.bmm(weights_BN.unsqueeze(1), vectors_BND).squeeze(1)
+        return weighted_sum(vectors_BND, weights_BN, out=self.room_BND if vectors_BND is self.values_BND else None)
 
-    def absolute_sums(self, matrix_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """Column sums (B, D) and row sums (B, N) of |M| over real tokens; leaves |M| in the room."""
+    def sum_and_weighted_sum(self, weights_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_i x_i and Σ_i w_i x_i (B, D), in one pass where that is possible."""
+        if not self.exact:
+            return self.values_BND.sum(dim=1), self.weighted_sum(weights_BN, self.values_BND)
+        alike_BN = torch.ones_like(weights_BN) if self.weight_BN is None else self.weight_BN
+        sums_B2D = torch.bmm(torch.stack([alike_BN, weights_BN], dim=1), self.values_BND)
+        return sums_B2D[:, 0], sums_B2D[:, 1]
+
+    def over_tokens(self, matrix_BND: Tensor) -> Tensor:
+        """Σ_i m_i (B, D) over real tokens."""
         if self.weight_BN is None:
-            return absolute_sums(matrix_BND, out=self.room_BND)
-        magnitude = torch.abs(matrix_BND, out=self.room_BND)
-        columns = torch.bmm(self.weight_BN.unsqueeze(1), magnitude).squeeze(1)
-        return columns, self.at_real(magnitude.sum(dim=-1))
+            return matrix_BND.sum(dim=1)
+        return torch.bmm(self.weight_BN.unsqueeze(1), matrix_BND).squeeze(1)
 
     def at_real(self, numbers_BN: Tensor) -> Tensor:
         """The numbers of real tokens, zero at padding."""
@@ -124,73 +136,71 @@ def _products_are_exact(values: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What is measured of a block, named after the properties of `Tokens` that it fills in.
+class Reading:
+    """What a metric reads of tokens: which sums, and whether it needs the vectors beside them."""
 
-    What takes a second look at the vectors, less their mean, is None where no metric reads it.
-    """
-
-    norms_BN: Tensor
-    mean_BD: Tensor
-    unit_sum_BD: Tensor
-    absolute_sums: tuple[Tensor, Tensor]
-    centred_energy_B: Tensor | None = None
-    centred_absolute_sums: tuple[Tensor, Tensor] | None = None
+    sums: frozenset[str] = SUMS
+    vectors: bool = True
 
 
-# The properties of `Tokens` that are filled in, and those among them that a second look is for.
-_FILLED = tuple(field.name for field in fields(Sums))
-_CENTRED = frozenset({"centred_energy_B", "centred_absolute_sums"})
+def reading_of(metric: Callable[[Tokens], Tensor]) -> Reading:
+    """What a metric reads: seen by what it leaves computed in a `Tokens`, and by whether it can do without vectors.
 
-
-def reads_centred(metric: Callable[[Tokens], Tensor]) -> bool:
-    """Whether a metric reads sums of (I − Π)X: seen by what it leaves computed in a `Tokens`.
-
-    >>> from unsmooth.functional import mean_cosine, token_similarity
-    >>> reads_centred(mean_cosine), reads_centred(token_similarity)
-    (False, True)
+    >>> from unsmooth.functional import mean_cosine
+    >>> reading = reading_of(mean_cosine)
+    >>> sorted(reading.sums), reading.vectors
+    (['norms_BN', 'unit_sum_BD'], False)
     """
     tried = Tokens(torch.eye(3, 4).unsqueeze(0))
     metric(tried)
-    return not _CENTRED.isdisjoint(vars(tried))
+    sums = SUMS.intersection(vars(tried))
+    known = {name: getattr(tried, name) for name in ("count_B", *sums)}
+    light = light_tokens(known, tried.input_BND.shape, tried.dtype)
+    try:
+        vectors = metric(light).is_meta
+    except Exception:  # each metric has its own way to stumble over vectors without content
+        vectors = True
+    return Reading(sums, vectors)
+
+
+def light_tokens(sums: Sums, shape: Sequence[int], dtype: torch.dtype) -> Tokens:
+    """Tokens of this shape with sums and without vectors: whatever asks for those fails."""
+    light = Tokens(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+    vars(light).update(sums)
+    return light
 
 
 def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:
     """Walk through the sequences of `tokens`."""
-    x, mask = tokens.input_BND, tokens.mask_BN
+    x, mask, count = tokens.input_BND, tokens.mask_BN, tokens.count_B
+    exact = _products_are_exact(x)
     # A GPU has an allocator of its own, and no use for pieces.
     step = x.shape[0] if x.device.type != "cpu" else max(_BLOCK // (x.shape[1] * x.shape[2]), 1)
+    if step >= x.shape[0]:
+        yield _block(x, mask, count, exact, tokens.dtype, workspace)
+        return
     for start in range(0, x.shape[0], step):
         rows = slice(start, start + step)
         real = None if mask is None else mask[rows]
-        count = tokens.count_B[rows]
-        room = workspace.take("room", x[rows], tokens.dtype)
-        yield _as_they_are(x[rows], real, count, room, tokens.dtype) or _copied(x[rows], real, count, room, workspace)
+        yield _block(x[rows], real, count[rows], exact, tokens.dtype, workspace)
 
 
-def _as_they_are(
-    x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, room_BND: Tensor, dtype: torch.dtype
-) -> Block | None:
-    """A block without a copy, for which weights keep padding out; None where that would not do.
-
-    Zero times NaN is NaN: padding must be finite. Weighted sums must be exact as matrix products.
-    """
-    if x_BND.dtype != dtype or not _products_are_exact(x_BND):
-        return None
-    norms = euclidean_norm(x_BND)
-    if mask_BN is None:
-        return Block(x_BND, room_BND, None, None, norms, count_B)
-    if not bool(norms.isfinite().all()):
-        return None
-    weight = mask_BN.to(dtype)
-    return Block(x_BND, room_BND, mask_BN, weight, norms * weight, count_B)
-
-
-def _copied(x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, room_BND: Tensor, workspace: Workspace) -> Block:
-    values = workspace.take("values", x_BND, room_BND.dtype).copy_(x_BND)
+def _block(
+    x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, exact: bool, dtype: torch.dtype, workspace: Workspace
+) -> Block:
+    room_BND = workspace.take("room", x_BND.shape, dtype, x_BND.device)
+    if exact and x_BND.dtype == dtype:
+        norms = euclidean_norm(x_BND)
+        if mask_BN is None:
+            return Block(x_BND, room_BND, None, None, norms, count_B, exact)
+        # Without a copy weights keep padding out, unless it is not finite: zero times NaN is NaN.
+        if bool(norms.isfinite().all()):
+            weight = mask_BN.to(dtype)
+            return Block(x_BND, room_BND, mask_BN, weight, norms * weight, count_B, exact)
+    values = workspace.take("values", x_BND.shape, dtype, x_BND.device).copy_(x_BND)
     if mask_BN is not None:
         _zero_padding(values, mask_BN)
-    return Block(values, room_BND, mask_BN, None, euclidean_norm(values), count_B)
+    return Block(values, room_BND, mask_BN, None, euclidean_norm(values), count_B, exact)
 
 
 def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
@@ -201,57 +211,37 @@ def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
         values_BND.masked_fill_(~mask_BN.unsqueeze(-1), 0.0)
 
 
-def measure(block: Block, centred: bool = True) -> Sums:
-    """The shared sums of one block, with or without those of (I − Π)X."""
-    values, norms = block.values_BND, block.norms_BN
-    unit_sum, total = block.weighted_sums(inverse(norms), None)
-    mean = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
-    sums = Sums(norms, mean, unit_sum, block.absolute_sums(values))
-    if not centred:
-        return sums
-    centred_BND = centre(values, mean, block.mask_BN, out=block.room_BND)
-    spread = block.at_real(euclidean_norm(centred_BND)).square().sum(dim=1)
-    return replace(sums, centred_energy_B=spread, centred_absolute_sums=block.absolute_sums(centred_BND))
+def measure(block: Block, wanted: frozenset[str] = SUMS) -> Sums:
+    """The wanted sums of one block, and what all of them begin with: norms and their inverses."""
+    centred = not wanted.isdisjoint(_CENTRED)
+    found = {"norms_BN": block.norms_BN, "inverse_norms_BN": inverse(block.norms_BN)}
+    if centred or "mean_BD" in wanted:
+        total, found["unit_sum_BD"] = block.sum_and_weighted_sum(found["inverse_norms_BN"])
+        found["mean_BD"] = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
+    elif "unit_sum_BD" in wanted:
+        found["unit_sum_BD"] = block.weighted_sum(found["inverse_norms_BN"], block.values_BND)
+    found |= _absolute_sums(block, block.values_BND, wanted, "absolute")
+    if centred:
+        rest_BND = centre(block.values_BND, found["mean_BD"], block.mask_BN, out=block.room_BND)
+        found["centred_energy_B"] = block.at_real(euclidean_norm(rest_BND)).square().sum(dim=1)
+        found |= _absolute_sums(block, rest_BND, wanted, "centred_absolute")
+    return found
 
 
-def fill_in(tokens: Tokens, sums: Sequence[Sums]) -> None:
-    """Set the properties of `tokens` from the sums of its blocks; each would compute the same by itself."""
-    for name in (name for name in _FILLED if getattr(sums[0], name) is not None):
-        setattr(tokens, name, _join([getattr(part, name) for part in sums]))
+def _absolute_sums(block: Block, matrix_BND: Tensor, wanted: frozenset[str], name: str) -> Sums:
+    """Sums of |M| over tokens and over features; leaves |M| in the room."""
+    columns, rows = f"{name}_columns_BD", f"{name}_rows_BN"
+    if wanted.isdisjoint((columns, rows)):
+        return {}
+    magnitude_BND = torch.abs(matrix_BND, out=block.room_BND)
+    found = {columns: block.over_tokens(magnitude_BND)}
+    if rows in wanted:
+        found[rows] = block.at_real(magnitude_BND.sum(dim=-1))
+    return found
 
 
-def _join(values: Sequence[Tensor | tuple[Tensor, ...]]) -> Tensor | tuple[Tensor, ...]:
-    """Concatenate tensors, or the first and second ones of pairs."""
-    if isinstance(values[0], Tensor):
-        return torch.cat(list(values)) if len(values) > 1 else values[0]  # type: ignore[arg-type]
-    return tuple(torch.cat(pieces) for pieces in zip(*values, strict=True))
-
-
-def _filled(tokens: Tokens) -> list[str]:
-    return [name for name in _FILLED if name in vars(tokens)]
-
-
-def shared_sums(tokens: Tokens, shelf: Shelf) -> Tokens:
-    """What was measured of `tokens`, on a shelf and without the vectors: whatever asks for those fails."""
-    light = Tokens(tokens.input_BND.to("meta"))
-    for name in ("count_B", *_filled(tokens)):
-        value = getattr(tokens, name)
-        setattr(light, name, shelf.keep(value) if isinstance(value, Tensor) else tuple(map(shelf.keep, value)))
-    return light
-
-
-def join_sums(parts: Sequence[Tokens], device: torch.device) -> Tokens:
-    """The shared sums of several layers as if they were one batch.
-
-    Metrics that read nothing else are then evaluated once instead of once per layer: a call into torch costs more than
-    the few numbers it works on.
-    """
-
-    def there(value: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        return value.to(device) if isinstance(value, Tensor) else tuple(item.to(device) for item in value)
-
-    first = parts[0].input_BND
-    joined = Tokens(first.new_empty((len(parts) * first.shape[0], *first.shape[1:])))
-    for name in ("count_B", *_filled(parts[0])):
-        setattr(joined, name, _join([there(getattr(part, name)) for part in parts]))
-    return joined
+def joined(parts: Sequence[Sums]) -> Sums:
+    """The sums of all sequences from those of their blocks."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -147,11 +147,6 @@ class BoundMetric:
         return f"{self.metric.name}({inside})"
 
     @property
-    def reads_only_sums(self) -> bool:
-        """Whether it can be evaluated from the shared sums, without the vectors."""
-        return self.metric.default and not self.options
-
-    @property
     def definition(self) -> str:
         """The definition with the options that change it."""
         inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional._singular import singular_values
 
 V = TypeVar("V")
 
@@ -74,7 +75,7 @@ class Tokens:
         """Number of features D."""
         return self.input_BND.shape[-1]
 
-    @property
+    @computed_once
     def dtype(self) -> torch.dtype:
         """The working type: that of the input, at least float32."""
         return torch.promote_types(self.input_BND.dtype, torch.float32)
@@ -124,15 +125,26 @@ class Tokens:
         """‖ΠX‖_F² = n‖x̄‖²: the part of the energy that all tokens share."""
         return self.count_B * self.mean_BD.square().sum(dim=-1)
 
+    # Not `vector_norm(ord=1)`, which is several times slower than a copy and a sum and loses digits on long input.
     @computed_once
-    def absolute_sums(self) -> tuple[Tensor, Tensor]:
-        """Σ_i |x_id| over the tokens (B, D) and Σ_d |x_id| over the features (B, N)."""
-        return absolute_sums(self.values_BND)
+    def absolute_columns_BD(self) -> Tensor:
+        """Σ_i |x_id| over the tokens."""
+        return self.values_BND.abs().sum(dim=1)
 
     @computed_once
-    def centred_absolute_sums(self) -> tuple[Tensor, Tensor]:
-        """The same of (I − Π)X."""
-        return absolute_sums(self.centred_BND)
+    def absolute_rows_BN(self) -> Tensor:
+        """Σ_d |x_id| over the features."""
+        return self.values_BND.abs().sum(dim=-1)
+
+    @computed_once
+    def centred_absolute_columns_BD(self) -> Tensor:
+        """The sums over the tokens of |(I − Π)X|."""
+        return self.centred_BND.abs().sum(dim=1)
+
+    @computed_once
+    def centred_absolute_rows_BN(self) -> Tensor:
+        """The sums over the features of |(I − Π)X|."""
+        return self.centred_BND.abs().sum(dim=-1)
 
     @computed_once
     def centred_BND(self) -> Tensor:
@@ -174,8 +186,9 @@ class Tokens:
         of an entropy shows in its third decimal. LAPACK refuses NaN and Inf; here they give NaN.
         """
         values = self.values_BND.double()
-        broken_B = ~values.isfinite().all(dim=-1).all(dim=-1)
-        singular: Tensor = torch.linalg.svdvals(values.masked_fill(broken_B[:, None, None], 0.0))
+        # One NaN or Inf makes a sum NaN or Inf, and float32 has no numbers whose sum could be Inf in float64.
+        broken_B = ~values.sum(dim=(1, 2)).isfinite()
+        singular = singular_values(values.masked_fill(broken_B[:, None, None], 0.0), self.rank_limit_B)
         singular = singular.masked_fill(~self.has_singular_value_BK, 0.0)
         return singular.masked_fill(broken_B.unsqueeze(-1), torch.nan)
 
@@ -211,22 +224,14 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def inverse(norms_BN: Tensor) -> Tensor:
-    """1/‖x_i‖, and zero where the norm is."""
-    positive = norms_BN > 0
-    return torch.where(positive, 1.0 / torch.where(positive, norms_BN, 1.0), 0.0)
+    """1/‖x_i‖, and zero, with a gradient of zero, where the norm is."""
+    return norms_BN.masked_fill(norms_BN == 0, torch.inf).reciprocal()
 
 
 def weighted_sum(values_BND: Tensor, weights_BN: Tensor, out: Tensor | None = None) -> Tensor:
     """Σ_i w_i x_i (B, D); `out` is room for the weighted vectors."""
     # Not a matrix product: autocast would do that in bfloat16 and a GPU in TF32, both worth three digits.
     return torch.mul(values_BND, weights_BN.unsqueeze(-1), out=out).sum(dim=1)
-
-
-def absolute_sums(matrix_BND: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Column sums (B, D) and row sums (B, N) of |M|; `out` is room for |M|."""
-    # One copy and two sums: `vector_norm(ord=1)` is several times slower and loses digits on long input.
-    magnitude = torch.abs(matrix_BND, out=out)
-    return magnitude.sum(dim=1), magnitude.sum(dim=-1)
 
 
 def centre(values_BND: Tensor, mean_BD: Tensor, mask_BN: Tensor | None, out: Tensor | None = None) -> Tensor:

@@ -56,8 +56,9 @@ def rank_one_residual(
         return root(diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True))
     if norm != "composite":
         raise expected('`norm` "composite" or "frobenius"', repr(norm), 'norm="composite"')
-    whole = _squared_composite(*tokens.absolute_sums)
-    return root(ratio(_squared_composite(*tokens.centred_absolute_sums), whole, otherwise=0.0))
+    whole = _squared_composite(tokens.absolute_columns_BD, tokens.absolute_rows_BN)
+    rest = _squared_composite(tokens.centred_absolute_columns_BD, tokens.centred_absolute_rows_BN)
+    return root(ratio(rest, whole, otherwise=0.0))
 
 
 def _squared_composite(columns_BD: Tensor, rows_BN: Tensor) -> Tensor:

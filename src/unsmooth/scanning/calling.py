@@ -104,11 +104,10 @@ def call(model: nn.Module, inputs: RawBatch) -> None:
     if isinstance(inputs, Tensor):
         model(inputs)
         return
-    accepted = inspect.signature(model.forward).parameters
     arguments = {key: value for key, value in inputs.items() if key not in RESERVED}
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
-    if "token_type_ids" not in accepted:
-        arguments.pop("token_type_ids", None)
+    if "token_type_ids" in arguments and "token_type_ids" not in inspect.signature(model.forward).parameters:
+        del arguments["token_type_ids"]
     model(**arguments)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -12,35 +12,15 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
-from unsmooth.functional._blocks import (
-    Shelf,
-    Workspace,
-    blocks,
-    fill_in,
-    join_sums,
-    measure,
-    reads_centred,
-    shared_sums,
-)
+from unsmooth.functional._blocks import Shelf, Workspace, blocks, joined, measure, reading_of
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
+from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers
 from unsmooth.scanning.calling import EVERYTHING, Selection
-from unsmooth.scanning.confounds import ConfoundBatch, ConfoundState, find_confounds, join_confounds
+from unsmooth.scanning.confounds import READS, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
+from unsmooth.scanning.line import Line
 from unsmooth.scanning.statistics import LENGTH_BINS, Place, ScanState
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What is kept of one tensor until its batch is over: sums per sequence.
-
-    `direct` holds the values of metrics that read the vectors themselves, by their number.
-    """
-
-    sums: Tokens
-    direct: Mapping[int, Tensor]
-    confounds: ConfoundBatch | None
-    width: int
 
 
 @dataclass
@@ -64,53 +44,94 @@ class Collector:
     alone: bool = True
     gatherings: list[Gathering] = field(init=False)
     has_grid: bool = False
-    _seen: dict[Place, _Seen] = field(default_factory=dict)
+    _places: list[Place] = field(default_factory=list)
+    _layers: list[SeenLayers] = field(default_factory=list)
+    _width: int = 0
     _previous: dict[tuple[str, int | None], Tokens] = field(default_factory=dict)
     _selection: Selection = EVERYTHING
     _workspace: Workspace = field(default_factory=Workspace)
     _shelf: Shelf = field(default_factory=Shelf)
-    _centred: bool = field(init=False)
+    _waiting: list[SeenBatch] = field(default_factory=list)
+    _wanted: frozenset[str] = field(init=False)
+    _kept: frozenset[str] = field(init=False)
+    _of_vectors: Sequence[int] = field(init=False)
+    _of_other_kinds: Sequence[int] = field(init=False)
+    _line: Line = field(init=False)
+    _mask: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.gatherings = gatherings_for(self.metrics, profiles=not self.rows_only)
-        # Those of other kinds are few, and their functions take more than tokens to try them with.
-        self._centred = any(metric.metric.reads != "tokens" or reads_centred(metric) for metric in self.metrics)
+        self._line = Line(self._workspace)
+        readings = {number: reading_of(one) for number, one in enumerate(self.metrics) if one.metric.reads == "tokens"}
+        self._of_vectors = [number for number, reading in readings.items() if reading.vectors]
+        self._of_other_kinds = [number for number in range(len(self.metrics)) if number not in readings]
+        # Whatever is measured, norms tell tokens that are zero and sequences that are not finite.
+        shown = frozenset({"norms_BN"} if self.rows_only else {"norms_BN", "unit_sum_BD"})
+        self._wanted = shown.union(*(reading.sums for reading in readings.values()))
+        alone = (reading.sums for reading in readings.values() if not reading.vectors)
+        self._kept = shown.union({"count_B"}, *alone)
 
     def begin(self, selection: Selection) -> None:
         """Start a batch."""
         for gathering in self.gatherings:
             gathering.begin()
-        self._seen.clear()
-        self._previous.clear()
-        self._shelf.clear()
-        self._selection = selection
+        self._forget()
+        self._selection, self._mask = selection, None
 
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
         """Measure one tensor (batch, tokens, dim)."""
         tokens = self._tokens(tensor)
         place = Place(layer, site, self.watch.stage if self.watch else None)
-        confounds = self._measure(tokens, with_confounds=not self.rows_only and site == "residual")
+        if place in self._places:
+            self._forget()  # of a stack that runs more than once, the last run counts
+        self._places.append(place)
+        if not self._line.takes(tokens, place):
+            self._measure()
+        self._show(place, tensor, tokens)
+        self._line.add(tokens, place)
+        self._width = tensor.shape[1]
+        if self._line.full:
+            self._measure()
+
+    def _show(self, place: Place, tensor: Tensor, tokens: Tokens) -> None:
+        """Let those see a tensor who look at more than one layer, sequence or row of tokens at a time."""
+        if not (self.gatherings or self._of_other_kinds):
+            return
         seen = self._as_seen(place, tensor, tokens)
-        direct = {
-            number: self._value(metric, seen)
-            for number, metric in enumerate(self.metrics)
-            if not metric.reads_only_sums
-        }
-        self._seen[place] = _Seen(shared_sums(tokens, self._shelf), direct, confounds, tensor.shape[1])
+        for number in self._of_other_kinds:
+            self._line.put(number, self._value(self.metrics[number], seen))
         for gathering in self.gatherings:
             gathering.see(seen)
         if any(metric.metric.reads == "pair" for metric in self.metrics):
-            self._previous[site, place.stage] = Tokens(tokens.input_BND, tokens.mask_BN)
+            self._previous[place.site, place.stage] = Tokens(tokens.input_BND, tokens.mask_BN)
 
-    def _measure(self, tokens: Tokens, with_confounds: bool) -> ConfoundBatch | None:
-        """Fill in the sums that metrics share, and look for what stands out while the vectors are at hand."""
-        sums, confounds = [], []
+    def _measure(self) -> None:
+        """Measure what waits in line: the sums that metrics read, and what stands out."""
+        if not self._line.places:
+            return
+        tokens, places = self._line.together(), tuple(self._line.places)
+        named = not self.rows_only and any(place.site == "residual" for place in places)
+        wanted = self._wanted | READS if named else self._wanted
+        sums, confounds, counts = [], [], []
         for block in blocks(tokens, self._workspace):
-            sums.append(measure(block, self._centred))
-            if with_confounds:
+            sums.append(measure(block, wanted))
+            if named:
                 confounds.append(find_confounds(block, sums[-1]))
-        fill_in(tokens, sums)
-        return join_confounds(confounds).on(self._shelf) if confounds else None
+                counts.append(block.count_B)
+        found = {"count_B": tokens.count_B, **joined(sums)}
+        vars(tokens).update(found)
+        direct = {number: self.metrics[number](tokens) for number in self._of_vectors} | self._line.values()
+        kept = {name: self._shelf.keep(found[name]) for name in self._kept}
+        named_ones = join_confounds(confounds, sums, counts).on(self._shelf) if named else None
+        self._layers.append(SeenLayers(places, self._line.shape, self._width, kept, direct, named_ones))
+        self._line.clear()
+
+    def _forget(self) -> None:
+        """Forget what was seen of the batch."""
+        self._places.clear()
+        self._layers.clear()
+        self._previous.clear()
+        self._line.clear()
 
     def _tokens(self, tensor: Tensor) -> Tokens:
         selected, window, width = self._selected(), self._selection.window, self._selection.width
@@ -120,8 +141,13 @@ class Collector:
                 f"one for {width}",
                 'data with "attention_mask" or "token_mask" of that width',
             )
-        mask = None if selected is None else selected[:, window].to(tensor.device, non_blocking=True)
-        return Tokens(tensor[:, window], mask)
+        return Tokens(tensor[:, window], None if selected is None else self._mask_of(selected, tensor.device))
+
+    def _mask_of(self, selected_BN: Tensor, device: torch.device) -> Tensor:
+        """The mask of the measured tokens, the same one at every layer."""
+        if self._mask is None or self._mask[0] is not selected_BN or self._mask[1].device != device:
+            self._mask = selected_BN, selected_BN[:, self._selection.window].to(device, non_blocking=True)
+        return self._mask[1]
 
     def _selected(self) -> Tensor | None:
         """The batch's own mask, else the one that the model handed to its blocks."""
@@ -142,8 +168,6 @@ class Collector:
         """What is NaN is not counted: the first layer of a site or stage has no layer before it of its shape."""
         tokens, reads = seen.tokens, metric.metric.reads
         before = self._previous.get((seen.place.site, seen.place.stage))
-        if reads == "tokens":
-            return metric(tokens)
         if reads == "pair" and before is not None:
             return metric(_beside(before, tokens), tokens)
         if reads == "grid" and (options := seen.on_grid(metric)) is not None:
@@ -160,31 +184,44 @@ class Collector:
     @property
     def touched(self) -> bool:
         """Whether anything of this stack was seen in the batch, or in one before, so that it should have been."""
-        return bool(self._seen) or self.state is not None
+        return bool(self._places) or self.state is not None
 
     def end(self, batch: int) -> None:
         """Add the batch to the sums."""
-        if not self._seen:
+        if not self._places:
             raise UnsmoothError(
                 "Expected the model to call its blocks but none was called. "
                 "Try another blocks pattern, or data that reaches them."
             )
-        places, first = tuple(self._seen), self.state is None
+        self._measure()
+        places, first = tuple(self._places), self.state is None
         if first:
-            stages = (next(run) for _, run in groupby(places, key=_stage_of))
-            self.start(places, tuple(self._seen[place].sums.input_BND.shape[2] for place in stages))
+            stages = (next(run) for _, run in groupby(self._layers, key=lambda layers: layers.places[0].stage))
+            self.start(places, tuple(layers.shape[2] for layers in stages))
         if places != self.places:
             raise UnsmoothError(
                 f"Expected the {len(self.places)} places of the first batch but got {len(places)} on batch {batch}. "
                 f"Try a model whose depth does not change from batch to batch."
             )
-        self._add(batch)
+        self._waiting.append(SeenBatch(batch, tuple(self._layers), self._selection, self._real()))
+        # Who looks at one batch alone can read its numbers at once.
+        if first or sum(waiting.numbers for waiting in self._waiting) >= ENOUGH:
+            self.settle()
         for gathering in self.gatherings:
             gathering.end()
         if first and self.alone:
             self._check_fit()
-        self._seen.clear()
-        self._previous.clear()
+        self._forget()
+
+    def settle(self) -> None:
+        """Add what is waiting, so that the sums are those of all batches that are over."""
+        if self._waiting:
+            assert self.state is not None
+            adder = Adder(self.metrics, self.stages, self.ends, self.state, self.confounds, self.device)
+            for _, run in groupby(self._waiting, key=lambda batch: batch.shapes):
+                adder.add(list(run))
+        self._waiting.clear()
+        self._shelf.clear()
 
     def _check_fit(self) -> None:
         """Refuse a metric that this model or these data have nothing for."""
@@ -211,42 +248,6 @@ class Collector:
         """The places of each stage."""
         return [list(run) for _, run in groupby(self.places, key=_stage_of)]
 
-    def _add(self, batch: int) -> None:
-        assert self.state is not None
-        values, finite, zeros, lengths, residual = [], [], [], [], 0
-        for places in self.stages:
-            seen = [self._seen[place] for place in places]
-            sums = join_sums([item.sums for item in seen], self.device)
-            by_place = (len(seen), -1)
-            finite_KB = sums.norms_BN.sum(dim=1).isfinite().view(by_place)
-            each = [
-                self._joined(number, metric, sums, seen).view(by_place) for number, metric in enumerate(self.metrics)
-            ]
-            values.append(torch.stack(each, dim=1))
-            finite.append(finite_KB)
-            zeros.append((sums.count_B - sums.nonzero_B).view(by_place))
-            lengths.append(seen[0].sums.count_B.to(self.device))
-            usable_KB = finite_KB & (lengths[-1] >= 2)
-            residual += self._add_confounds(seen, usable_KB, residual)
-        sizes = torch.tensor([len(places) for places in self.stages], device=self.device)
-        stage_K = torch.arange(len(sizes), device=self.device).repeat_interleave(sizes)
-        together = (torch.cat(values), torch.cat(finite), torch.cat(zeros), torch.stack(lengths))
-        self.state.update(*together, stage_K, batch, self.ends)
-
-    def _add_confounds(self, seen: Sequence[_Seen], usable_KB: Tensor, first: int) -> int:
-        """Add the residual layers of a stage to what stands out; returns how many there are."""
-        residual = [index for index, item in enumerate(seen) if item.confounds is not None]
-        found = [item.confounds for item in seen if item.confounds is not None]
-        if residual and self.confounds is not None:
-            self.confounds.update(found, usable_KB[residual], *self._positions(seen[0]), first=first)
-        return len(residual)
-
-    def _joined(self, number: int, metric: BoundMetric, sums: Tokens, seen: Sequence[_Seen]) -> Tensor:
-        """Values of one metric at all places, place after place."""
-        if metric.reads_only_sums:
-            return metric(sums).double()
-        return torch.cat([item.direct[number].to(self.device) for item in seen]).double()
-
     @property
     def ends(self) -> tuple[int, int] | None:
         """Indices of the first and last residual layer among the places."""
@@ -257,16 +258,6 @@ class Collector:
         """Which tokens are not padding, None where nothing is known to be."""
         handed = self.watch.real_tokens_BN if self.watch else None
         return handed if self._selection.real_BN is None else self._selection.real_BN
-
-    def _positions(self, seen: _Seen) -> tuple[Tensor, Tensor | None]:
-        """Position of each measured token among the real ones, and its id where there are ids."""
-        window, ids = self._selection.window, self._selection.ids_BN
-        real = self._real()
-        if real is None:
-            positions = torch.arange(seen.width, device=self.device).expand(seen.sums.count_B.shape[0], -1)
-        else:
-            positions = (real.long().cumsum(dim=1) - 1).to(self.device)
-        return positions[:, window], None if ids is None else ids[:, window].to(self.device)
 
 
 def _stage_of(place: Place) -> int:

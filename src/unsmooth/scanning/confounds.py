@@ -21,12 +21,12 @@ from unsmooth.functional._tokens import euclidean_norm, inverse
 from unsmooth.scanning.result import Confound, MassiveToken, OutlierDimension
 
 MASSIVE_TOKEN_RATIO = 5.0
-"""A token is massive when its norm is at least this many times the median norm of its sequence's tokens."""
+"""A token is massive when its norm is more than this many times the median norm of its sequence's tokens."""
 OUTLIER_DIMENSION_RATIO = 5.0
-"""A dimension is an outlier when its mean absolute value over a sequence is at least this many times the median one."""
+"""A dimension is an outlier when its mean absolute value over a sequence is more than this many times the median."""
 COSINES = ("mean_cosine", "without_massive_tokens", "without_outlier_dimensions", "without_both")
-# A difference of squares keeps its digits while this share of a token is left.
-TRUSTED_SHARE = 0.05
+READS = frozenset({"norms_BN", "unit_sum_BD", "absolute_columns_BD"})
+"""The sums that show what stands out."""
 # Later positions share the last bin.
 POSITION_BINS = 1024
 # What is rarer than this is not worth a name in a table.
@@ -36,82 +36,88 @@ NAMED_MOST = 5
 
 @dataclass(frozen=True)
 class ConfoundBatch:
-    """One residual layer of one batch."""
+    """One residual layer of one batch; None where nothing stands out, so that all four cosines are the first."""
 
-    cosines_CB: Tensor
-    massive_BN: Tensor
-    outlier_BD: Tensor
+    cosines_CB: Tensor | None
+    massive_BN: Tensor | None
+    outlier_BD: Tensor | None
 
     def on(self, shelf: Shelf) -> ConfoundBatch:
         """The same, kept on a shelf."""
-        return ConfoundBatch(shelf.keep(self.cosines_CB), shelf.keep(self.massive_BN), shelf.keep(self.outlier_BD))
+        found = (self.cosines_CB, self.massive_BN, self.outlier_BD)
+        return ConfoundBatch(*(None if tensor is None else shelf.keep(tensor) for tensor in found))
 
 
 def find_confounds(block: Block, sums: Sums) -> ConfoundBatch:
     """Cosines with and without what stands out in each sequence."""
-    massive_BN, outlier_BD = _massive(block, sums), _outliers(sums)
-    weights_BN = inverse(sums.norms_BN)
-    plain = _cosine(sums.unit_sum_BD, weights_BN, block.count_B)
+    massive_BN = _stand_out(sums["norms_BN"], MASSIVE_TOKEN_RATIO, block.mask_BN)
+    outlier_BD = _stand_out(sums["absolute_columns_BD"], OUTLIER_DIMENSION_RATIO)
     # One question to the device: most layers have nothing that stands out, and looking for more costs several passes.
     some_massive, some_outlier = torch.stack([massive_BN.any(), outlier_BD.any()]).tolist()
+    if not (some_massive or some_outlier):
+        return ConfoundBatch(None, None, None)
+    plain_B, weights_BN = _plain(sums, block.count_B), sums["inverse_norms_BN"]
     fewer_B = block.count_B - massive_BN.sum(dim=1) if some_massive else block.count_B
 
-    def cosine(weights_BN: Tensor, count_B: Tensor, kept_BD: Tensor | None = None) -> Tensor:
-        unit_sum_BD = block.weighted_sums(weights_BN)[0]
-        return _cosine(unit_sum_BD if kept_BD is None else unit_sum_BD * kept_BD, weights_BN, count_B)
+    def cosine(weights_BN: Tensor, count_B: Tensor, vectors_BND: Tensor) -> Tensor:
+        return _cosine(block.weighted_sum(weights_BN, vectors_BND), weights_BN, count_B)
 
-    without_tokens = cosine(weights_BN * ~massive_BN, fewer_B) if some_massive else plain
-    without_dimensions, without_both = plain, without_tokens
+    tokens_B = cosine(weights_BN * ~massive_BN, fewer_B, block.values_BND) if some_massive else plain_B
+    dimensions_B, both_B = plain_B, tokens_B
     if some_outlier:
-        kept_BD = ~outlier_BD
-        weights_BN = inverse(_norms_without(block, outlier_BD))
-        without_dimensions = without_both = cosine(weights_BN, block.count_B, kept_BD)
-        if some_massive:
-            without_both = cosine(weights_BN * ~massive_BN, fewer_B, kept_BD)
-    return ConfoundBatch(torch.stack([plain, without_tokens, without_dimensions, without_both]), massive_BN, outlier_BD)
-
-
-def _norms_without(block: Block, outlier_BD: Tensor) -> Tensor:
-    """‖x_i‖ without outlier dimensions: by taking their few squares away, unless little would be left to trust."""
-    dimensions = outlier_BD.any(dim=0).nonzero().flatten()
-    few_BNK = block.values_BND[..., dimensions] * outlier_BD[:, None, dimensions]
-    whole_BN = block.norms_BN.square()
-    left_BN = whole_BN - few_BNK.square().sum(dim=-1)
-    if not bool(((left_BN >= TRUSTED_SHARE * whole_BN) | (whole_BN == 0)).all()):
         cut_BND = torch.mul(block.values_BND, ~outlier_BD.unsqueeze(1), out=block.room_BND)
-        return block.at_real(euclidean_norm(cut_BND))
-    return block.at_real(left_BN.clamp_min(0.0).sqrt())
-
-
-def join_confounds(parts: Sequence[ConfoundBatch]) -> ConfoundBatch:
-    """The confounds of a batch from those of its blocks."""
-    if len(parts) == 1:
-        return parts[0]
+        weights_BN = inverse(block.at_real(euclidean_norm(cut_BND)))
+        dimensions_B = both_B = cosine(weights_BN, block.count_B, cut_BND)
+        if some_massive:
+            both_B = cosine(weights_BN * ~massive_BN, fewer_B, cut_BND)
     return ConfoundBatch(
-        torch.cat([part.cosines_CB for part in parts], dim=1),
-        torch.cat([part.massive_BN for part in parts]),
-        torch.cat([part.outlier_BD for part in parts]),
+        torch.stack([plain_B, tokens_B, dimensions_B, both_B]),
+        massive_BN if some_massive else None,
+        outlier_BD if some_outlier else None,
     )
 
 
-def _massive(block: Block, sums: Sums) -> Tensor:
-    norms = sums.norms_BN
-    known = norms if block.mask_BN is None else norms.masked_fill(~block.mask_BN, torch.nan)
-    median_B1: Tensor = torch.nanmedian(known, dim=1, keepdim=True).values
-    return (norms >= MASSIVE_TOKEN_RATIO * median_B1) & (norms > 0)
+def join_confounds(parts: Sequence[ConfoundBatch], sums: Sequence[Sums], counts: Sequence[Tensor]) -> ConfoundBatch:
+    """The confounds of a batch from those of its blocks, with their sums and numbers of tokens."""
+    if len(parts) == 1 or all(part.cosines_CB is None for part in parts):
+        return parts[0]
+    cosines = [
+        _plain(measured, count_B).expand(len(COSINES), -1) if part.cosines_CB is None else part.cosines_CB
+        for part, measured, count_B in zip(parts, sums, counts, strict=True)
+    ]
+    sizes = [len(count_B) for count_B in counts]
+    return ConfoundBatch(
+        torch.cat(cosines, dim=1),
+        _join_masks([part.massive_BN for part in parts], sizes),
+        _join_masks([part.outlier_BD for part in parts], sizes),
+    )
 
 
-def _outliers(sums: Sums) -> Tensor:
-    size_BD, _ = sums.absolute_sums
-    median_B1: Tensor = torch.median(size_BD, dim=1, keepdim=True).values
-    return (size_BD >= OUTLIER_DIMENSION_RATIO * median_B1) & (size_BD > 0)
+def _join_masks(masks: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
+    """The masks of all sequences; False where a block has none."""
+    known = next((mask for mask in masks if mask is not None), None)
+    if known is None:
+        return None
+    pieces = zip(masks, sizes, strict=True)
+    return torch.cat([known.new_zeros(size, known.shape[1]) if mask is None else mask for mask, size in pieces])
+
+
+def _stand_out(sizes_BK: Tensor, ratio: float, mask_BK: Tensor | None = None) -> Tensor:
+    """Which sizes are more than `ratio` times their median."""
+    known_BK = sizes_BK if mask_BK is None else sizes_BK.masked_fill(~mask_BK, torch.nan)
+    median_B1: Tensor = torch.nanmedian(known_BK, dim=1, keepdim=True).values
+    return sizes_BK > ratio * median_B1
+
+
+def _plain(sums: Sums, count_B: Tensor) -> Tensor:
+    return _cosine(sums["unit_sum_BD"], sums["norms_BN"], count_B)
 
 
 def _cosine(unit_sum_BD: Tensor, weights_BN: Tensor, count_B: Tensor) -> Tensor:
-    """Mean cosine over pairs i ≠ j from Σ w_i x_i, w_i = 1/‖x_i‖ or 0; NaN where fewer than two tokens are left."""
-    pairs = count_B * (count_B - 1.0)
-    mean = (unit_sum_BD.square().sum(dim=-1) - (weights_BN > 0).sum(dim=1)) / pairs.clamp_min(1.0)
-    return torch.where(pairs > 0, mean, torch.nan)
+    """Mean cosine over pairs i ≠ j from Σ x̂_i over tokens with a weight above 0; NaN where fewer than two are left."""
+    pairs_B = count_B * (count_B - 1.0)
+    with_itself_B = (weights_BN > 0).sum(dim=1)
+    return (unit_sum_BD.square().sum(dim=-1) - with_itself_B) / pairs_B.masked_fill(pairs_B <= 0, torch.nan)
 
 
 class ConfoundState(Metric):
@@ -139,32 +145,26 @@ class ConfoundState(Metric):
             kind = torch.float64 if name in ("count", "total") else torch.int64
             self.add_state(name, torch.zeros(shape, dtype=kind), dist_reduce_fx="sum")
 
-    def update(
-        self,
-        found: Sequence[ConfoundBatch],
-        usable_LB: Tensor,
-        position_BN: Tensor,
-        ids_BN: Tensor | None,
-        first: int = 0,
-    ) -> None:
-        """Add residual layers of one batch, from the one with index `first` on; all have tensors of one shape.
-
-        Sequences with False in `usable_LB` are left out.
-        """
-        device, rows = usable_LB.device, slice(first, first + len(found))
-        values_LCB = torch.stack([item.cosines_CB.to(device) for item in found]).double()
+    def update(self, cosines_LCB: Tensor, usable_LB: Tensor, layers: Sequence[int]) -> None:
+        """Add the cosines of some residual layers; sequences with False in `usable_LB` are left out."""
+        values_LCB = cosines_LCB.double()
         counted = usable_LB.unsqueeze(1) & values_LCB.isfinite()
-        self.count[rows] += counted.sum(dim=-1)
-        self.total[rows] += torch.where(counted, values_LCB, 0.0).sum(dim=-1)
-        self.sequences[rows] += usable_LB.sum(dim=-1)
-        outlier_LBD = torch.stack([item.outlier_BD.to(device) for item in found]) & usable_LB.unsqueeze(-1)
-        massive_LBN = torch.stack([item.massive_BN.to(device) for item in found]) & usable_LB.unsqueeze(-1)
-        self.dimensions[rows, : outlier_LBD.shape[2]] += outlier_LBD.sum(dim=1)
-        if massive_LBN.any():
-            hits = massive_LBN.flatten(1).long()
-            _count(self.positions[rows], position_BN, hits)
+        self.count[layers] += counted.sum(dim=-1)
+        self.total[layers] += torch.where(counted, values_LCB, 0.0).sum(dim=-1)
+        self.sequences[layers] += usable_LB.sum(dim=-1)
+
+    def count_dimensions(self, layers: Sequence[int], hits_LD: Tensor) -> None:
+        """Add in how many sequences each dimension stood out."""
+        self.dimensions[layers, : hits_LD.shape[1]] += hits_LD
+
+    def count_tokens(
+        self, layers: Sequence[int], massive_LBN: Tensor, position_BN: Tensor, ids_BN: Tensor | None
+    ) -> None:
+        """Add tokens that stood out by their positions, and by their ids where there are ids."""
+        for layer, hits_BN in zip(layers, massive_LBN.long(), strict=True):
+            _count(self.positions[layer], position_BN, hits_BN)
             if ids_BN is not None and self.ids.shape[1]:
-                _count(self.ids[rows], ids_BN, hits)
+                _count(self.ids[layer], ids_BN, hits_BN)
 
     def compute(self) -> ConfoundState:
         """The states themselves; torchmetrics has reduced them over ranks by now."""
@@ -189,10 +189,9 @@ class ConfoundState(Metric):
         )
 
 
-def _count(bins_LK: Tensor, index_BN: Tensor, hits: Tensor) -> None:
-    """Add hits (layers, sequences·tokens) to the bin that each token's index names; large indices share the last."""
-    index = index_BN.flatten().clamp(0, bins_LK.shape[1] - 1).expand_as(hits)
-    bins_LK.scatter_add_(1, index, hits)
+def _count(bins_K: Tensor, index_BN: Tensor, hits_BN: Tensor) -> None:
+    """Add hits to the bin that each token's index names; large indices share the last."""
+    bins_K.scatter_add_(0, index_BN.flatten().clamp(0, bins_K.shape[0] - 1), hits_BN.flatten())
 
 
 def _top(counts: Tensor, sequences: int) -> list[tuple[int, float]]:

@@ -173,7 +173,7 @@ def compare_presets(
         seed=0,
         name=name or model_name(module),
     )
-    scans = dict(_scans(module, source, fitting, settings, how.tokenizer))
+    scans = dict(_scans(module, anatomy, source, fitting, settings, how.tokenizer))
     kept = {one.name: one for one in fitting}
     return Definitions(settings.name or "", {key: scans[key] for key in kept}, kept, left_out)
 
@@ -192,7 +192,12 @@ def _fitting(
 
 
 def _scans(
-    module: nn.Module, source: Source, presets: Sequence[Preset], settings: Plan, tokenizer: Any | None
+    module: nn.Module,
+    anatomy: Anatomy,
+    source: Source,
+    presets: Sequence[Preset],
+    settings: Plan,
+    tokenizer: Any | None,
 ) -> Iterator[tuple[str, Scan]]:
     """Presets that look at the same tokens and sites share what is summed there."""
     groups: dict[tuple[str, tuple[str, ...]], list[Preset]] = {}
@@ -202,7 +207,8 @@ def _scans(
     for group in groups.values():
         metrics = check_metrics([metric for preset in group for metric in preset.measured], maps=True)
         plans.append(replace(settings, metrics=metrics, sites=group[0].sites, tokens=group[0].tokens))
-    for group, scan in zip(groups.values(), one_pass(module, source, plans, tokenizer, label="presets"), strict=True):
+    scans = one_pass(module, [anatomy], source, plans, tokenizer, label="presets")
+    for group, scan in zip(groups.values(), scans, strict=True):
         for preset in group:
             yield preset.name, only(scan, preset, f"{settings.name}, {preset.name}")
 

@@ -96,8 +96,8 @@ def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str
         "sites": dict(sites),
         "tokens": f"{tokens}: {TOKEN_CHOICES[tokens]}",
         "aggregation": AGGREGATION,
-        "massive_token": f"norm at least {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
-        "outlier_dimension": f"mean absolute value at least {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
+        "massive_token": f"norm more than {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
+        "outlier_dimension": f"mean absolute value more than {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
         "precision": "statistics in float32 or better, sums over sequences in float64",
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.models import Anatomy, find_stacks, special_ids
+from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.spread import is_sharded
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
@@ -51,9 +51,15 @@ class _Watched:
     collector: Collector
 
 
-def one_pass(module: nn.Module, source: Source, plans: Sequence[Plan], tokenizer: Any | None, label: str) -> list[Scan]:
+def one_pass(
+    module: nn.Module,
+    stacks: Sequence[Anatomy],
+    source: Source,
+    plans: Sequence[Plan],
+    tokenizer: Any | None,
+    label: str,
+) -> list[Scan]:
     """A scan for each plan. They may differ in metrics, sites, tokens and name; the rest is the first one's."""
-    stacks = find_stacks(module, plans[0].blocks)
     core = transformers_core(module, *stacks)
     entry = module if core is None else core
     with moved(module, plans[0].device) as device, quiet_evaluation(module, core):
@@ -70,6 +76,8 @@ def one_pass(module: nn.Module, source: Source, plans: Sequence[Plan], tokenizer
             _read_all(watched, core, beside, source, digests, special_ids(module, tokenizer), label)
         except KeyboardInterrupt:
             interrupted = True
+        for one in watched:
+            one.collector.settle()
         in_order = [digests[number] for number in sorted(digests)]
         if not interrupted:
             for one in watched:

@@ -108,7 +108,7 @@ def scan(
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
-    [found] = one_pass(module, source, [plan], how.tokenizer, label="scan")
+    [found] = one_pass(module, stacks, source, [plan], how.tokenizer, label="scan")
     found = _with_baseline(found, module, source, plan, how.tokenizer) if baseline else found
     return found if chosen is None else as_published(found, chosen)
 
@@ -117,7 +117,7 @@ def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan, t
     random = with_random_weights(module, plan.seed)
     plan = replace(plan, name=f"{found.name} (random weights)")
     try:
-        [other] = one_pass(random, source, [plan], tokenizer, label="random weights")
+        [other] = one_pass(random, find_stacks(random, plan.blocks), source, [plan], tokenizer, label="random weights")
     except ScanInterrupted:
         raise ScanInterrupted(replace(found, notes=(*found.notes, "Interrupted before the baseline."))) from None
     return compared_with(found, other)

@@ -78,10 +78,10 @@ class ScanState(Metric):
         zeros_KB: Tensor,
         lengths_SB: Tensor,
         stage_K: Tensor,
-        batch: int,
+        batch_B: Tensor,
         ends: tuple[int, int] | None,
     ) -> None:
-        """Add one batch.
+        """Add the sequences of one batch or more.
 
         Args:
             values_KMB: Per-sequence values.
@@ -89,7 +89,7 @@ class ScanState(Metric):
             zeros_KB: Tokens without direction.
             lengths_SB: Tokens measured per sequence; sequences of fewer than two are left out of their stage.
             stage_K: The stage of each place, from 0.
-            batch: Number of the batch, for naming the first bad one.
+            batch_B: Number of each sequence's batch, for naming the first bad one.
             ends: Indices of the first and last residual layer, whose paired difference is kept.
         """
         values = values_KMB.double()
@@ -104,12 +104,10 @@ class ScanState(Metric):
         self.square += kept.square().sum(dim=-1)
         self.tokens += (usable_KB * lengths_KB).sum(dim=-1)
         self.zero_tokens += (usable_KB * zeros_KB).sum(dim=-1)
-        bad_K = (~finite_KB & enough_KB).sum(dim=-1)
-        self.nonfinite += bad_K
-        self.first_nonfinite = torch.minimum(
-            self.first_nonfinite,
-            torch.where(bad_K > 0, float(batch), math.inf).to(self.first_nonfinite.dtype),
-        )
+        bad_KB = ~finite_KB & enough_KB
+        self.nonfinite += bad_KB.sum(dim=-1)
+        first_K = torch.where(bad_KB, batch_B.to(self.first_nonfinite.dtype), math.inf).amin(dim=-1)
+        self.first_nonfinite = torch.minimum(self.first_nonfinite, first_K)
         self.short += (~usable_SB[0]).sum()
         bins = lengths_SB.long().clamp_max(self.lengths.shape[1] - 1)
         self.lengths.scatter_add_(1, bins, usable_SB.double())
