@@ -139,7 +139,7 @@ def _notes(found: Standings) -> Iterator[str]:
         why = "as asked for"
     else:
         why = f"as many as a plain run makes in {plan.budget.text}, alone on the device"
-    yield f"Every run of a model makes the same number of steps, {why} ({steps or 'not settled yet'})."
+    yield f"Every scored run of a model makes the same number of steps, {why} ({steps or 'not settled yet'})."
     if len(plan.rates) > 1:
         grid = ", ".join(f"{rate:g}" for rate in plan.rates)
         shorter = "" if plan.probe == 1 else f", {plan.probe:g} times as long as the others"
