@@ -2,7 +2,9 @@
 
 Run it as ``python -m benchmarks.remedy_matrix`` in the repository. The outcomes go to
 benchmarks/results/remedy_matrix.json, from which ``--page-only`` writes the page again. A run that was stopped goes on
-where it was, by what it left in ``--notes``; once the files are written, the notes are gone.
+where it was, by what it left in ``--notes``; once the files are written, the notes are gone. With ``--only`` and
+``--hosts`` these remedies and hosts are measured anew, and the rest of the record stays: each line says at which commit
+it was measured. ``--uncompiled`` leaves out what takes longest, and the page says where.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from tests.remedies.harness import CHECKS, Case, Outcome, Pair, cases, pairs, ru
 from tests.remedies.hosts import BY_NAME
 from tests.remedies.settings import SETTINGS
 
-from benchmarks.remedy_matrix_page import PAIRED, SIGNS, failing_checks, page, statuses
+from benchmarks.remedy_matrix_page import COMPILED, PAIRED, SIGNS, failing_checks, page, statuses
+from unsmooth.evidence.provenance import commit
 from unsmooth.files import write_whole
 from unsmooth.remedies import describe
 
@@ -52,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--page", type=Path, default=Path("docs/remedies/matrix.md"), help="where the page is written")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/remedy_matrix.json"))
-    parser.add_argument("--only", nargs="*", help="remedies to run; all where none is named")
+    parser.add_argument("--only", nargs="+", choices=sorted(SETTINGS), help="remedies to run; all where none is named")
+    parser.add_argument("--hosts", nargs="+", choices=list(BY_NAME), help="hosts to run; all where none is named")
+    parser.add_argument("--uncompiled", action="store_true", help=f"leave out {COMPILED!r}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--notes", type=Path, default=Path("runs/remedy_matrix.jsonl"), help="what is done so far")
     parser.add_argument("--page-only", action="store_true", help="write the page again from what is saved")
@@ -60,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page_only:
         found = read(options.out)
     else:
-        found = record(options.only or sorted(SETTINGS), options.workers, Notes(options.notes))
+        remedies, hosts = options.only or sorted(SETTINGS), options.hosts or list(BY_NAME)
+        run = run_uncompiled if options.uncompiled else run_all
+        found = record(remedies, hosts, options.workers, Notes(options.notes), run)
+        if options.only or options.hosts:
+            found = taken_over(read(options.out), found, remedies, hosts)
         write_whole(options.out, as_json(found))
         options.notes.unlink(missing_ok=True)
     options.page.parent.mkdir(parents=True, exist_ok=True)
@@ -111,21 +120,28 @@ class Notes:
         return f"{run.__name__}: {task.name}, {task.variant}"
 
 
-def record(remedies: Sequence[str], workers: int, notes: Notes) -> dict[str, Any]:
+def record(
+    remedies: Sequence[str],
+    hosts: Sequence[str],
+    workers: int,
+    notes: Notes,
+    run: Callable[[Case], dict[str, Outcome]] = run_all,
+) -> dict[str, Any]:
     """Everything that was found, for machines."""
+    commit()  # read once: at the start
     start, before = time.perf_counter(), notes.seconds
     leave_out_what_is_only_announced()
-    alone = [case for case in cases() if case.remedy in remedies]
-    both = [pair for pair in paired() if {pair.remedy, pair.below.remedy} <= set(remedies)]
+    alone = [case for case in cases() if case.remedy in remedies and case.host.name in hosts]
+    both = [pair for pair in paired() if _is_due(_pair(pair, {}), remedies, hosts)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        found = dict(zip(map(_key, alone), notes.all_of(alone, run_all, pool), strict=True))
+        found = dict(zip(map(_key, alone), notes.all_of(alone, run, pool), strict=True))
         stacked = list(zip(both, notes.all_of(both, run_pair, pool), strict=True))
-        compiled = _compiled(remedies)
+        compiled = [case for case in _compiled(remedies) if case.host.name in hosts]
         for case, outcomes in zip(compiled, notes.all_of(compiled, run_inductor, pool), strict=True):
             found[_key(case)].update(outcomes)
-    shared = [case for case in distributed_cases() if case.remedy in remedies]
+    shared = [case for case in distributed_cases() if case.remedy in remedies and case.host.name in hosts]
     with tempfile.TemporaryDirectory() as folder:
-        for key, outcomes in run_distributed(Path(folder), shared).items():
+        for key, outcomes in run_distributed(Path(folder), shared).items() if shared else ():
             found[key].update(outcomes)
     return {
         "what": (__doc__ or "").split("\n")[0],
@@ -140,6 +156,31 @@ def record(remedies: Sequence[str], workers: int, notes: Notes) -> dict[str, Any
         "cases": [_entry(key, outcomes) for key, outcomes in found.items()],
         "pairs": [_pair(pair, outcomes) for pair, outcomes in stacked],
     }
+
+
+def taken_over(
+    old: Mapping[str, Any], new: Mapping[str, Any], remedies: Sequence[str], hosts: Sequence[str]
+) -> dict[str, Any]:
+    """What was measured anew in its place among what was measured before."""
+    kept = {part: [row for row in old[part] if not _is_due(row, remedies, hosts)] for part in ("cases", "pairs")}
+    places = {_key(case): place for place, case in enumerate(cases())}
+    rows = [row for row in (*kept["cases"], *new["cases"]) if _row_key(row) in places]
+    return {
+        **new,
+        "seconds": old["seconds"] + new["seconds"],
+        "remedies": {name: new["remedies"].get(name) or old["remedies"][name] for name in sorted(SETTINGS)},
+        "cases": sorted(rows, key=lambda row: places[_row_key(row)]),
+        "pairs": [*kept["pairs"], *new["pairs"]],
+    }
+
+
+def _is_due(row: Mapping[str, Any], remedies: Sequence[str], hosts: Sequence[str]) -> bool:
+    """Whether a case, or a pair of two of the remedies, is to be measured."""
+    return row["remedy"] in remedies and row.get("below", row["remedy"]) in remedies and row["host"] in hosts
+
+
+def _row_key(row: Mapping[str, Any]) -> Key:
+    return row["remedy"], row["setting"], row["host"]
 
 
 def paired() -> list[Pair]:
@@ -181,6 +222,11 @@ def _described(name: str) -> dict[str, str]:
     return {"paper": said.paper, "neutral": neutral, "causal": said.causal, "folds": said.folds or "no"}
 
 
+def run_uncompiled(case: Case) -> dict[str, Outcome]:
+    """All checks but the one that takes longest."""
+    return run_all(case, without=(COMPILED,))
+
+
 def run_inductor(case: Case) -> dict[str, Outcome]:
     """The slowest check, once per remedy."""
     try:
@@ -217,7 +263,13 @@ def _meaning(words: str) -> str:
 def _entry(key: Key, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     reasons = {words: outcome.reason for words, outcome in outcomes.items() if outcome.status in ("fail", "impossible")}
     statuses = {words: outcome.status for words, outcome in outcomes.items()}
-    return {"remedy": key[0], "setting": key[1], "host": key[2], "outcomes": statuses, "reasons": reasons}
+    return {"remedy": key[0], "setting": key[1], "host": key[2], "outcomes": statuses, "reasons": reasons, "at": _at()}
+
+
+def _at() -> str:
+    """The commit, with a + where the library was changed since."""
+    found = commit()
+    return f"{found['commit'] or 'unknown'}"[:7] + ("+" if found["changed"] else "")
 
 
 def _pair(pair: Pair, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tests.remedies.harness import OF_PAIRS
 
 PAIRED = ("bert", "gpt2")
+COMPILED = "compiles whole"
 SIGNS = {"pass": "✓", "fail": "✗", "impossible": "—", "not applicable": "·"}
 
 
@@ -41,16 +42,17 @@ def page(found: Mapping[str, Any]) -> str:
         f"Every remedy on every host, in further settings on one host of each family: {len(found['cases'])} "
         "combinations, of which "
         f"{possible} are possible and {len(impossible)} are refused with a reason: before anything is touched or, "
-        "where only a call says that attention is causal (`nn.TransformerEncoder`), in that call. Of the "
+        "where only a call says that attention is causal (torch's own layers), in that call. Of the "
         f"checks {total['pass']} pass and {total['fail']} fail; {total['not applicable']} do not apply (a vision model "
-        f"has no padding, an encoder no cache). Written by `make matrix` ({versions}).",
+        f"has no padding, an encoder no cache). Written by `make matrix` ({versions}). {_measured(found)}",
         "",
         "All hosts are tiny: three layers of width 16 to 32, random weights; timm's block is a stand-in, and timm "
         "itself is tried by the tests where it is installed. New parameters are moved away from where they "
         "start, as training would, in every check but those of the neutral setting, of undo and of plain checkpoints. "
         "“To the bit” means equal in every bit; elsewhere numbers are compared to 2e-5 of the largest (folded "
         "weights and loaded checkpoints to 1e-4). `nn.TransformerEncoder` is compared with torch's fused layer off, "
-        "which rounds otherwise.",
+        "which rounds otherwise. Mixtral's router gives every token to all experts here, because which ones it chooses "
+        "may change by rounding.",
         "",
         "## What fails",
         "",
@@ -84,6 +86,23 @@ def page(found: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _measured(found: Mapping[str, Any]) -> str:
+    """At which commits, and what of it where that was little."""
+    rows = [*found["cases"], *found["pairs"]]
+    said = []
+    for at, count in Counter(row["at"] for row in rows).most_common():
+        hosts = list(dict.fromkeys(row["host"] for row in rows if row["at"] == at))
+        where = ", ".join(hosts) if len(hosts) < 10 else f"{len(hosts)} hosts"
+        said.append(f"{at} ({count} on {where})")
+    text = f"Combinations and pairs measured at commit {'; '.join(said)}; + has changes on top of it."
+    possible = [row for row in found["cases"] if row["outcomes"]["applies"] == "pass"]
+    left = Counter(row["host"] for row in possible if COMPILED not in row["outcomes"])
+    if left and COMPILED in found["checks"]:
+        where = ", ".join(f"{host} ({count})" for host, count in left.items())
+        text += f" It was not asked whether these compile: {where}."
+    return text
 
 
 def _check_row(found: Mapping[str, Any], words: str) -> tuple[str, ...]:

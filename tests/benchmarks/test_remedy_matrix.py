@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.remedy_matrix import Notes, as_json, read
+from benchmarks.remedy_matrix import Notes, as_json, read, taken_over
 from benchmarks.remedy_matrix_page import _general, page
 
 from tests.remedies.harness import Case, Outcome, cases
@@ -42,6 +42,7 @@ def small() -> dict:
         "host": "vit",
         "outcomes": {"applies": "pass", "undo": "fail", "padding": "not applicable"},
         "reasons": {"undo": 'says "no"'},
+        "at": "abc1234",
     }
     return {
         "what": "-",
@@ -67,6 +68,27 @@ def test_a_failure_is_told_with_its_reason() -> None:
     assert '- deescalate (attention) on vit, undo: says "no"' in text
     assert "| vit | ✗ 0/1 | · |" in text
     assert "| rezero | deescalate | vit | y |" in text
+
+
+def test_hosts_measured_anew_take_their_place_and_the_rest_stays() -> None:
+    old, new = small(), small()
+    variant = next(iter(SETTINGS["deescalate"]))
+    vit = {**old["cases"][0], "setting": variant}
+    bert, pair = {**vit, "host": "bert"}, old["pairs"][0]
+    gone = {**vit, "setting": "that no remedy has"}
+    old.update(cases=[bert, vit, gone], pairs=[{**pair, "host": "bert"}, pair])
+    old["remedies"] = {name: {"paper": "old"} for name in SETTINGS}
+    new.update(cases=[{**vit, "at": "def5678"}], pairs=[{**pair, "at": "def5678"}])
+    found = taken_over(old, new, list(SETTINGS), ["vit"])
+    assert [(row["host"], row["at"]) for row in found["cases"]] == [("bert", "abc1234"), ("vit", "def5678")]
+    assert [(row["host"], row["at"]) for row in found["pairs"]] == [("bert", "abc1234"), ("vit", "def5678")]
+    assert found["seconds"] == 6
+    assert list(found["remedies"]) == sorted(SETTINGS)
+    text = page({**found, "remedies": new["remedies"]})
+    assert "measured at commit abc1234 (2 on bert); def5678 (2 on vit)" in text
+    only = taken_over(old, {**new, "cases": [], "pairs": []}, ["rezero"], ["vit"])
+    assert [row["host"] for row in only["cases"]] == ["bert", "vit"], "deescalate was not asked for"
+    assert len(only["pairs"]) == 2, "a pair is due where both its remedies are"
 
 
 def test_reasons_are_the_same_for_every_family() -> None:

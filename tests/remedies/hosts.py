@@ -37,6 +37,7 @@ class TestHost:
         own: Whether it is a network of unsmooth's.
         pixels: What a vision model calls its images.
         packs: Whether it tells packed rows apart by their positions.
+        memory: Whether it reads vectors of another stack too, by cross-attention.
         read: Takes (batch, tokens, ...) out of what it returns, all that a parameter of it can change.
     """
 
@@ -53,6 +54,7 @@ class TestHost:
     own: bool = False
     pixels: str = "pixel_values"
     packs: bool = True
+    memory: bool = False
     read: Callable[[Any], Tensor] = lambda found: found[0]
 
     def __reduce__(self) -> Any:
@@ -109,7 +111,15 @@ class TestHost:
             call["is_causal"] = True
         if real is not None:
             call["src_key_padding_mask"] = torch.zeros(real.shape).masked_fill(~real, float("-inf"))
-        return call
+        return self._with_memory(call, len(inputs)) if self.memory else call
+
+    def _with_memory(self, call: dict[str, Any], rows: int) -> dict[str, Any]:
+        """What torch's decoder calls the same, and what its encoder would give: the same for every row."""
+        words = {"src": "tgt", "mask": "tgt_mask", "is_causal": "tgt_is_causal"}
+        words["src_key_padding_mask"] = "tgt_key_padding_mask"
+        call["src"] = call["src"].contiguous()
+        memory = torch.randn(6, 1, DIM, generator=torch.Generator().manual_seed(3)).expand(-1, rows, -1).contiguous()
+        return {"memory": memory, **{words[name]: found for name, found in call.items()}}
 
     def output(self, model: nn.Module, call: dict[str, Any]) -> Tensor:
         """What the model makes of it, (batch, tokens, dim or vocabulary)."""
@@ -194,6 +204,16 @@ def _torch(batch_first: bool, norm_first: bool) -> Callable[[], nn.Module]:
     return build
 
 
+def _torch_decoder(norm_first: bool) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        # Tokens first, as torch's default has it. Its attention reads the rest turned, and then rounds by whether
+        # weights need gradients, which those that a remedy computes do not in evaluation.
+        layer = nn.TransformerDecoderLayer(DIM, 4, 48, 0.0, norm_first=norm_first)
+        return nn.TransformerDecoder(layer, LAYERS)
+
+    return build
+
+
 def _own(config: type[networks.Config], **options: Any) -> Callable[[], nn.Module]:
     sizes = {"depth": LAYERS, "dim": DIM, "heads": 4, "hidden": 48}
     text = {} if config is networks.ViTConfig else {"vocabulary": VOCAB, "length": 40}
@@ -205,6 +225,11 @@ _GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
 _T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_heads": 4, "dropout_rate": 0.0}
 _DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
 _FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48}
+_OLD_FALCON = {"new_decoder_architecture": False, "ffn_hidden_size": 48}
+_ALIBI = {**_OLD_FALCON, "parallel_attn": False, "multi_query": False, "alibi": True, "bias": True}
+# All of them for every token: which ones a router chooses, and how an expert rounds, may change by rounding.
+_EXPERTS = {"num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 3}
+_CROSSED: dict[str, Any] = {"causal": True, "paddings": ("right",), "batch_first": False, "memory": True}
 _CRAMMED = {"activation": "geglu", "qkv_bias": False, "mlp_bias": False, "positions": "scaled_sinusoidal"}
 _OWN_TEXT: dict[str, Any] = {"own": True, "counts_pads": True, "paddings": ("right",)}
 _OWN_CAUSAL: dict[str, Any] = {**_OWN_TEXT, "causal": True}
@@ -252,6 +277,12 @@ HOSTS: tuple[TestHost, ...] = (
     TestHost("bloom", _hf("Bloom", "ForCausalLM"), "decoder", causal=True, counts_pads=True, packs=False),
     TestHost("falcon", _hf("Falcon", "ForCausalLM", **_FALCON), "decoder", causal=True, packs=False),
     TestHost("phi3", _hf("Phi3", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True),
+    TestHost("phi", _hf("Phi", "ForCausalLM"), "decoder", causal=True),
+    TestHost("falcon_one_norm", _hf("Falcon", "ForCausalLM", **_OLD_FALCON), "decoder", causal=True, packs=False),
+    TestHost("falcon_in_turn", _hf("Falcon", "ForCausalLM", **_ALIBI), "decoder", causal=True, packs=False),
+    TestHost("mixtral", _hf("Mixtral", "ForCausalLM", **_EXPERTS), "decoder", causal=True),
+    TestHost("torch_decoder_post", _torch_decoder(False), "vectors", **_CROSSED),
+    TestHost("torch_decoder_pre", _torch_decoder(True), "vectors", **_CROSSED),
 )
 BY_NAME = {host.name: host for host in HOSTS}
 FAMILIES = tuple(host for host in HOSTS if host.family)

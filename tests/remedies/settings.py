@@ -41,17 +41,24 @@ _PRE_NORM = (
     *("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal"),
     *("own_vit", "own_encoder_peri", "own_decoder", "timm_vit", "clip_text", "clip_vision", "siglip_vision", "dinov2"),
     *("gemma", "gemma2", "gemma3", "t5_encoder", "t5", "swin", "modernbert", "bloom", "phi3"),
+    *("falcon_in_turn", "mixtral", "torch_decoder_pre"),
 )
-_NOT_POST_NORM = (*_PRE_NORM, "neox_parallel", "falcon")
+# Attention and MLP read one norm.
+_ONE_NORM = ("phi", "falcon_one_norm")
+_PARALLEL = ("neox_parallel", "falcon", *_ONE_NORM)
+_NOT_POST_NORM = (*_PRE_NORM, *_PARALLEL)
 _POST_NORM = (
     *("bert", "roberta", "mpnet", "albert", "bert_decoder", "torch_post", "torch_tokens_first"),
-    *("own_encoder_post", "own_decoder_relative", "deberta_v2"),
+    *("own_encoder_post", "own_decoder_relative", "deberta_v2", "torch_decoder_post"),
 )
+# With cross-attention, which adds to the stream between attention and MLP.
+_CROSSED = ("torch_decoder_post",)
 _PERI_NORM = ("own_encoder_peri", "gemma2", "gemma3")
 _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
 _CAUSAL = (
     *(*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative"),
-    *("clip_text", "gemma", "gemma2", "gemma3", "t5", "bloom", "falcon", "phi3"),
+    *("clip_text", "gemma", "gemma2", "gemma3", "t5", "bloom", "falcon", "phi3", *_ONE_NORM),
+    *("falcon_in_turn", "mixtral", "torch_decoder_post", "torch_decoder_pre"),
 )
 # Their norms multiply by one more than their weights.
 _ONE_MORE = ("gemma", "gemma2", "gemma3")
@@ -59,8 +66,10 @@ _ONE_MORE = ("gemma", "gemma2", "gemma3")
 _FOR_EVERY_TOKEN = ("mpnet", "albert", "t5_encoder", "swin", "deberta_v2", "modernbert")
 # Attention works inside windows there, so nothing that mixes tokens can be reached but by window.
 _WINDOWED = ("swin",)
+# Several MLPs with their weights in one tensor.
+_EXPERTS = ("mixtral",)
 # Their attention is no function that could be run again.
-_WRITTEN_OUT = ("mpnet", "timm_vit", "deberta_v2", "bloom", "falcon")
+_WRITTEN_OUT = ("mpnet", "timm_vit", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
 
 _SPECTRAL = {
     "gram, projected": Setting(),
@@ -72,15 +81,15 @@ _SPECTRAL = {
     "general, fresh": Setting({"basis": "general", "start": "fresh"}),
 }
 
-_TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative")
-_TO_POST = ("torch_pre", "torch_causal", "own_vit", "own_decoder")
+_TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative", "torch_decoder_post")
+_TO_POST = ("torch_pre", "torch_causal", "own_vit", "own_decoder", "torch_decoder_pre")
 
 _NOT_MIXED = (*_WRITTEN_OUT, *_WINDOWED)
 _NOT_CAUSAL = tuple(host.name for host in HOSTS if not host.causal)
 
 SETTINGS: dict[str, dict[str, Setting]] = {
     # Profiling passes give each model an ω of its own, so that here, where models are compared, it starts at one.
-    "admin": {"ω of one": Setting({"start": "ones"}, refused_by=(*_NOT_POST_NORM, "albert"))},
+    "admin": {"ω of one": Setting({"start": "ones"}, refused_by=(*_NOT_POST_NORM, "albert", *_CROSSED))},
     "attnscale": {
         "ω by head": Setting({"omega": 0.5}, refused_by=_WINDOWED),
         "ω fixed": Setting({"omega": 0.5, "learn": "no"}, refused_by=_WINDOWED),
@@ -103,13 +112,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "on the branch": Setting({"scale": 0.5, "place": "attention", "identity": True}),
     },
     "deepnorm": {
-        "paper": Setting(refused_by=_NOT_POST_NORM, as_loaded={"init": "keep"}),
-        "pretrained weights kept": Setting({"init": "keep"}, refused_by=_NOT_POST_NORM),
+        "paper": Setting(refused_by=(*_NOT_POST_NORM, *_CROSSED), as_loaded={"init": "keep"}),
+        "pretrained weights kept": Setting({"init": "keep"}, refused_by=(*_NOT_POST_NORM, *_CROSSED)),
     },
     "deescalate": {
         "attention": Setting({"tau": 0.7}),
         "residual, τ by layer": Setting({"tau": 0.7, "place": "residual", "learn": "layer"}),
-        "norm, τ by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}),
+        "norm, τ by channel": Setting({"tau": 0.7, "place": "norm", "learn": "channel"}, refused_by=_ONE_NORM),
         "values, τ by channel": Setting({"tau": 0.7, "place": "values", "learn": "channel"}, refused_by=_WINDOWED),
         "first token removed, with a prior": Setting({"tau": 0.7, "first": "remove", "prior": 1.5}),
     },
@@ -144,7 +153,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "λ by layer": Setting({"lam": 0.6, "learn": "layer"}, refused_by=_WINDOWED),
     },
     "norm_signs": {
-        "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE, "modernbert")),
+        "flipped": Setting(refused_by=(*_POST_NORM, *_ONE_MORE, "modernbert", *_ONE_NORM)),
         "negative, both": Setting(
             {"sign": "negative", "norm": "both"}, refused_by=(*_POST_NORM, *_ONE_MORE, "modernbert")
         ),
@@ -169,7 +178,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     "shaped": {
         "by head": Setting({"alpha": 0.8, "gamma": 0.6}, refused_by=_WINDOWED),
         "fixed, without the way past": Setting(
-            {"gamma": 0.5, "learn": "no", "skip": "drop"}, refused_by=(*_WINDOWED, "neox_parallel", "falcon")
+            {"gamma": 0.5, "learn": "no", "skip": "drop"}, refused_by=(*_WINDOWED, *_PARALLEL)
         ),
     },
     "sharpen": _SPECTRAL,
@@ -178,8 +187,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "norms kept": Setting({"start": 0.2, "norm": "keep"}),
     },
     "sigma_reparam": {
-        "paper": Setting(),
-        "official": Setting({"variant": "official"}),
+        "paper": Setting(refused_by=_EXPERTS),
+        "official": Setting({"variant": "official"}, refused_by=_EXPERTS),
     },
     "smooth": _SPECTRAL,
     "softdecay": {
@@ -190,7 +199,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5"), as_loaded={"init": "keep"}),
         "exponential, weights kept, no way past": Setting(
             {"kind": "exponential", "init": "keep", "skip": "drop"},
-            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5", "neox_parallel"),
+            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5", *_PARALLEL),
         ),
     },
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
@@ -200,8 +209,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "value_skipinit": {
         "by layer": Setting({"beta": 0.4}),
-        "by head, without the way past": Setting(
-            {"beta": 0.4, "learn": "head", "skip": "drop"}, refused_by=("neox_parallel", "falcon")
-        ),
+        "by head, without the way past": Setting({"beta": 0.4, "learn": "head", "skip": "drop"}, refused_by=_PARALLEL),
     },
 }

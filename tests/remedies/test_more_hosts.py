@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -37,6 +38,11 @@ CHOSEN = (
     ("attnscale", "bloom"),
     ("neutreno", "falcon"),
     ("sharpen", "phi3"),
+    ("layernorm_scaling", "phi"),
+    ("sharpen", "falcon_one_norm"),
+    ("layerscale", "mixtral"),
+    ("b2t", "torch_decoder_post"),
+    ("gfsa", "torch_decoder_pre"),
 )
 
 
@@ -124,11 +130,75 @@ def test_the_mean_in_swin_is_over_the_image() -> None:
             remedies.apply(host.model(), "deescalate", **options)
 
 
-def test_falcon_with_one_norm_for_both_branches_is_refused() -> None:
+@pytest.mark.parametrize(("host", "norm"), [("phi", "input_layernorm"), ("falcon_one_norm", "input_layernorm")])
+def test_one_norm_for_both_branches_is_acted_on_once(host: str, norm: str) -> None:
+    """Scaled by s, not s², folded as it runs; turned around by norm="both"; in front of it by default."""
+    case, plain = BY_NAME[host], BY_NAME[host].model()
+    call = case.call(case.inputs())
+    path = next(name for name, _ in plain.named_modules() if name.endswith(f"1.{norm}"))
+    weight = plain.get_parameter(f"{path}.weight").detach()
+    scaled = remedies.apply(case.model(), "layernorm_scaling", scale=0.5, layers=[1])
+    torch.testing.assert_close(seen_at(scaled, path, call), 0.5 * seen_at(plain, path, call), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(remedies.fold(scaled).get_parameter(f"{path}.weight").detach(), 0.5 * weight)
+    turned = remedies.apply(case.model(), "norm_signs", norm="both", layers=[1])
+    assert torch.equal(turned.get_parameter(f"{path}.weight"), -weight)
+    dropped = remedies.undo(remedies.apply(case.model(), "rezero"))
+    assert torch.equal(dropped.get_parameter(f"{path}.weight"), weight)
+    spread = remedies.apply(case.model(), "contranorm", layers=[1])
+    assert len(spread.get_submodule(path)._forward_pre_hooks) == 1
+
+
+@pytest.mark.parametrize(
+    ("remedy", "options"),
+    [
+        ("deescalate", {"place": "norm"}),
+        ("contranorm", {"place": "attention_norm"}),
+        ("contranorm", {"place": "after_mlp_norm"}),
+    ],
+)
+def test_one_norm_is_not_edited_for_one_of_the_branches(remedy: str, options: dict[str, str]) -> None:
+    model = BY_NAME["phi"].model()
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match="edits what one of attention and MLP reads, and here both read one norm"):
+        remedies.apply(model, remedy, **options)
+    before.check(model)
+
+
+def test_what_a_router_sends_to_few_experts_is_folded_too() -> None:
+    """In the harness all experts are chosen for every token, here two of four, in float64, where no choice is close."""
     sizes = {"vocab_size": VOCAB, "hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = transformers.FalconModel(transformers.FalconConfig(**sizes, parallel_attn=True, **SPECIAL))
-    with pytest.raises(UnsmoothError, match=r"a norm for each branch .* but got one that attention and MLP both read"):
-        remedies.apply(model, "residual_scaling")
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2, "intermediate_size": 24}
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**sizes, **experts, **SPECIAL, pad_token_id=PAD, experts_implementation="eager")
+    model = transformers.MixtralModel(config).eval().double()
+    call = {"input_ids": torch.arange(5, 25).reshape(2, -1)}
+    before = model.layers[0].mlp.experts.down_proj.detach().clone()
+    remedies.apply(model, "layerscale", start=1.0)
+    gamma = model.layers[0].unsmooth.layerscale.gamma
+    with torch.no_grad():
+        gamma.copy_(torch.randn(gamma.shape))
+        wanted = model(**call).last_hidden_state
+        found = remedies.fold(model)(**call).last_hidden_state
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(model.layers[0].mlp.experts.down_proj.detach(), before * gamma[1][:, None])
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_mean_in_torch_decoder_is_over_what_its_mask_shows(norm_first: bool) -> None:
+    """Up to each token where the mask hides later ones, over all else; cross-attention is left alone."""
+    torch.manual_seed(0)
+    layer = nn.TransformerDecoderLayer(DIM, 4, 48, 0.0, batch_first=True, norm_first=norm_first)
+    plain = nn.TransformerDecoder(layer, 2).eval()
+    tokens, memory = torch.randn(2, 6, DIM), torch.randn(2, 4, DIM)
+    hidden = nn.Transformer.generate_square_subsequent_mask(6)
+    counted = torch.arange(1, 7).double()[:, None]
+    for call in ({}, {"tgt_mask": hidden}, {"tgt_mask": hidden, "tgt_is_causal": True}):
+        fed = {"tgt": tokens, "memory": memory, **call}
+        branch = seen_at(plain, "layers.0.dropout1", fed)
+        model = remedies.apply(copy.deepcopy(plain), "deescalate", first="remove", layers=[0])
+        mean = branch.cumsum(1) / counted if call else branch.mean(1, keepdim=True)
+        torch.testing.assert_close(seen_at(model, "layers.0.dropout1", fed), branch - mean, atol=1e-5, rtol=1e-5)
+        assert type(model.layers[0].multihead_attn) is nn.MultiheadAttention
 
 
 def test_whisper() -> None:
