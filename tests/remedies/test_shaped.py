@@ -97,4 +97,8 @@ def test_what_cannot_go_without_the_way_past_is_refused() -> None:
     model = apply(plain_in_float64("bert"), "value_skipinit", skip="drop")
     with pytest.raises(UnsmoothError, match="value_skipinit has dropped the way past"):
         apply(model, "shaped", skip="drop")
+    with pytest.raises(UnsmoothError, match="value_skipinit has dropped the way past its attention, which ω weighs"):
+        apply(model, "admin", start="ones")
     assert [one.name for one in applied(model)] == ["value_skipinit"]
+    with pytest.raises(UnsmoothError, match="admin weighs the way past its attention"):
+        apply(apply(plain_in_float64("bert"), "admin", start="ones"), "shaped", skip="drop")

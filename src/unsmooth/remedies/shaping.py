@@ -58,7 +58,19 @@ def no_way_past(site: Site, options: Mapping[str, Any]) -> str | None:
         return None
     if site.wiring.style == "parallel":
         return 'it adds attention and MLP at once, so the way past attention is the MLP\'s too; skip="keep" works'
+    weighs = _edit_that(site, "weighs_skip")
+    if weighs is not None:
+        return f"{weighs} weighs the way past its attention, of which some would be left"
+    other = who_dropped_skip(site)
+    return None if other is None else f"{other} has dropped the way past its attention already"
+
+
+def who_dropped_skip(site: Site) -> str | None:
+    """A remedy that has dropped the way past the block's attention (it says ``drops_skip = True``)."""
+    return _edit_that(site, "drops_skip")
+
+
+def _edit_that(site: Site, says: str) -> str | None:
     home = remedies_of(site.block)
     edits: Mapping[str, Edit] = {} if home is None else home.edits()
-    other = next((name for name, edit in edits.items() if getattr(edit, "drops_skip", False)), None)
-    return None if other is None else f"{other} has dropped the way past its attention already"
+    return next((name for name, edit in edits.items() if getattr(edit, says, False)), None)

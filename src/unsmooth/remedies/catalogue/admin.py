@@ -31,6 +31,7 @@ from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
 from unsmooth.remedies.calibrating import run_alone, runs_alone
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import are_dropped
+from unsmooth.remedies.shaping import who_dropped_skip
 from unsmooth.remedies.site import Site
 
 
@@ -61,6 +62,8 @@ class Admin(Edit):
     }
     # Dropped norms would leave ω⊙x + f(x) to grow.
     needs_norms: ClassVar[bool] = True
+    # Whoever takes the stream off the sum takes it once, and not ω times.
+    weighs_skip: ClassVar[bool] = True
 
     def __init__(self, site: Site, *, start: str = "random") -> None:
         super().__init__(site)
@@ -80,6 +83,9 @@ class Admin(Edit):
             return "its cross-attention adds to the stream too, and has no ω here"
         if site.host.depth({site.path: site.block}) > 1:
             return "it is called at every depth, so it cannot have an ω for each"
+        other = who_dropped_skip(site)
+        if other is not None:
+            return f"{other} has dropped the way past its attention, which ω weighs"
         return "another remedy has dropped its norms" if are_dropped(site) else None
 
     @classmethod
