@@ -94,3 +94,32 @@ def test_without_lightning_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shell, "_NAMES", ("no_such_lightning",))
     with pytest.raises(ValueError, match=r"unsmooth\[lightning\]"):
         Monitor(make()).for_lightning()
+
+
+def test_a_module_without_forward(tmp_path):
+    """Its training_step calls a part; that part is watched."""
+    lightning = import_module("lightning.pytorch")
+    monitor = Monitor(every=2, out=tmp_path / "run")
+    torch.manual_seed(0)
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net, self.head = make(), torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, index):
+            return self.head(self.net(batch[0])).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, TOKENS, DIM)), batch_size=4)
+    module, quiet = Module(), {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    callbacks = [monitor.for_lightning()]
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", enable_checkpointing=False, callbacks=callbacks, **quiet
+    )
+    trainer.fit(module, data)
+    assert monitor.last is not None
+    assert monitor.last.step == 4
+    assert not hooks(module)

@@ -47,6 +47,25 @@ def test_a_model_without_blocks(lines):
     assert monitor.last is None
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_steps_without_a_beginning(every, lines):
+    """The first step begins the watching, after the model was called; the next call is the batch."""
+    model = make()
+    monitor = Monitor(model, every=every, sinks=())
+    train(model, monitor)
+    monitor.close()
+    assert monitor.last is not None
+    assert monitor.last.step == 6
+    assert not lines()
+    assert not hooks(model)
+
+
+@pytest.mark.parametrize("sequences", [0, -1, 1.5, "many", True])
+def test_sequences_that_are_none(sequences):
+    with pytest.raises(UnsmoothError, match="sequences as a number from 1 on"):
+        Monitor(make(), sequences=sequences)
+
+
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_every_is_a_number_of_steps(every):
     with pytest.raises(UnsmoothError, match="every as a number of steps"):

@@ -18,7 +18,7 @@ from unsmooth.monitor.outlets import Outlets
 from unsmooth.monitor.probe import Probe, plain
 from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, check, check_every
+from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import agreed, reading_of
 from unsmooth.monitor.telling import Teller, one_line
@@ -88,7 +88,8 @@ class Monitor:
         strict: bool = False,
     ) -> None:
         self.model, self.every = model, check_every(every)
-        self._tokens, self._blocks, self._name, self._sequences = check_tokens(tokens), blocks, name, sequences
+        self._tokens, self._blocks, self._name = check_tokens(tokens), blocks, name
+        self._sequences = check_sequences(sequences)
         self._strict, self._teller = strict, Teller()
         self._given = probe
         self.settings = check(metrics, sites, rules, sinks, self._refuse)
@@ -157,18 +158,21 @@ class Monitor:
     def step(self, number: int | None = None) -> Reading | None:
         """Call after every step of the optimiser; returns a reading where one was due.
 
-        The first call begins the watching where neither `begin` nor ``with`` has.
+        The first call begins the watching where neither `begin` nor ``with`` has; the first look is then a step later.
 
         Args:
             number: Steps done, where somebody else counts them.
         """
-        if not self._begun:
+        late = not self._begun
+        if late:
             self.begin(step=0 if number is None else max(0, number - 1))
         self._step = self._step + 1 if number is None else number
         if not self._open or self._look is None:
             return None
         early = self.last is None and not isinstance(self._look, LivePass)
-        found = self._take() if early or self._step % self.every == 0 else None
+        # The calls of this step were before there was anybody to see them.
+        blind = late and not self._look.at_once
+        found = self._take() if (early or self._step % self.every == 0) and not blind else None
         self._expect_next()
         return found
 

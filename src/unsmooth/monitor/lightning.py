@@ -6,7 +6,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from unsmooth.errors import expected
+from torch import nn
+
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models import find_stacks
 
 if TYPE_CHECKING:
     from unsmooth.monitor.core import Monitor
@@ -21,14 +24,17 @@ class MonitorCallback(Protocol):
 
 
 def lightning_callback(monitor: Monitor) -> MonitorCallback:
-    """A callback for ``Trainer(callbacks=[…])``; the monitor's model may be None: the LightningModule is taken."""
+    """A callback for ``Trainer(callbacks=[…])``.
+
+    The monitor's model may be None: the LightningModule is taken, or where it has no ``forward``, its part with blocks.
+    """
 
     class Callback(_base()):  # type: ignore[misc]
         def __init__(self) -> None:
             self.monitor = monitor
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            self.monitor.begin(pl_module, trainer.global_step)
+            self.monitor.begin(_called(pl_module), trainer.global_step)
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             # A training_step that calls a part of the module is not seen by a hook on the whole.
@@ -49,6 +55,22 @@ def lightning_callback(monitor: Monitor) -> MonitorCallback:
     Callback.__name__ = Callback.__qualname__ = "MonitorCallback"
     made: MonitorCallback = Callback()
     return made
+
+
+def _called(module: nn.Module) -> nn.Module:
+    """What can be called: the module, or the one part with blocks where only that has a ``forward``."""
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    if owner.__module__.partition(".")[0] not in ("torch", "lightning", "pytorch_lightning"):
+        return module
+    parts = [child for child in module.children() if _has_blocks(child)]
+    return parts[0] if len(parts) == 1 else module
+
+
+def _has_blocks(module: nn.Module) -> bool:
+    try:
+        return bool(find_stacks(module))
+    except UnsmoothError:
+        return False
 
 
 def _base() -> type:

@@ -65,12 +65,13 @@ class FixedBatch:
 
     def _found(self) -> RawBatch:
         assert self._first is not None
-        self._first.close()
         if self._first.seen is not None:
             return self._first.seen
         if self.offered is not None:
+            self._first.close()
             offered = self.offered() if callable(self.offered) else self.offered
             return kept(first_of_pair(offered))
+        # The hook stays: a call may come before the next look.
         raise self._first.problem or expected(
             "the model to be called in training", "no call that was seen, as of a compiled model", "probe=batch"
         )

@@ -62,6 +62,13 @@ def check_every(every: int) -> int:
     return every
 
 
+def check_sequences(sequences: int | None) -> int | None:
+    """How many sequences of a batch to look at."""
+    if sequences is not None and (isinstance(sequences, bool) or not isinstance(sequences, int) or sequences < 1):
+        raise expected("sequences as a number from 1 on, or None", repr(sequences), "sequences=8")
+    return sequences
+
+
 def _metric(name: str) -> BoundMetric:
     found = check_metrics([name])[0]
     if found.metric.reads not in ("tokens", "pair", "grid"):
