@@ -46,10 +46,10 @@ def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
     )
     with Bars(*columns, console=console) as bars:
         rows: dict[str, TaskID] = {}
+        note = _noting(bars.console)
 
         def tell(progress: Progress) -> None:
-            if progress.note:
-                bars.console.print(progress.note, highlight=False, soft_wrap=True)
+            note(progress.note)
             if progress.name not in rows:
                 rows[progress.name] = bars.add_task(progress.name, total=progress.steps, said="")
             bars.update(rows[progress.name], completed=progress.step, said=in_words(progress))
@@ -59,18 +59,30 @@ def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _lines(console: Console) -> Iterator[Callable[[Progress], None]]:
-    last: dict[str, float] = {}
+    last: dict[str, tuple[float, str]] = {}
+    note = _noting(console)
 
     def tell(progress: Progress) -> None:
-        if progress.note:
-            console.print(progress.note, highlight=False, soft_wrap=True)
-        now = time.monotonic()
-        if now - last.get(progress.name, 0.0) < _SECONDS_BETWEEN_LINES and progress.step < progress.steps:
+        note(progress.note)
+        (before, said), now, words = last.get(progress.name, (0.0, "")), time.monotonic(), _so_far(progress)
+        if words == said or (now - before < _SECONDS_BETWEEN_LINES and progress.step < progress.steps):
             return
-        last[progress.name] = now
-        console.print(f"{progress.name}: {_so_far(progress)}", highlight=False, soft_wrap=True)
+        last[progress.name] = now, words
+        console.print(f"{progress.name}: {words}", highlight=False, soft_wrap=True)
 
     yield tell
+
+
+def _noting(console: Console) -> Callable[[str], None]:
+    """Prints notes, each of them once: many runs may have the same to say."""
+    said = {""}
+
+    def note(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            console.print(text, highlight=False, soft_wrap=True)
+
+    return note
 
 
 def _so_far(progress: Progress) -> str:

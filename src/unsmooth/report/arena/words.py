@@ -166,7 +166,8 @@ def _notes(found: Standings) -> Iterator[str]:
     data = [one for one in made.get("data", []) if isinstance(one, dict)]
     if any(one.get("synthetic") for one in data):
         yield "The data are made up: this shows that the arena runs, not which remedy helps."
-    hardware, commits = ", ".join(made.get("hardware", [])), ", ".join(made.get("commits", []))
+    hardware = ", ".join(made.get("hardware", []))
+    commits = ", ".join(one[:10] + "+" * one.endswith("+") for one in made.get("commits", []))
     minutes = f", {made['gpu_minutes']:g} GPU minutes" if made.get("gpu_minutes") else ""
     beside = made.get("side_by_side") or [1]
     shared = f", up to {max(beside)} runs at a time" if max(beside) > 1 else ""
