@@ -51,3 +51,15 @@ def test_bad_conditions_say_what_to_write(scan, text, message):
 def test_nan_meets_every_condition():
     broken = unsmooth.scan(nn.Sequential(nn.Identity()), torch.full((2, 3, 4), torch.nan), blocks="*", progress=False)
     assert Condition.parse("mean_cosine@last>0.95").holds(broken) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["mean_cosine@last>0.95", "mean_cosine(absolute=True)@any<=-2", "mean_cosine@vision:2:mlp<0.5"]
+)
+def test_shown_as_written(text):
+    assert str(Condition.parse(text)) == text
+
+
+def test_a_stack_of_a_model_that_has_one(scan):
+    with pytest.raises(UnsmoothError, match=r"only one but got .encoder.\. Try .mean_cosine@last>0\.5"):
+        Condition.parse("mean_cosine@encoder:last>0.5").holds(scan)

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from unsmooth.errors import expected, unknown_name
@@ -95,6 +95,17 @@ class Condition:
         limit, stack = float(found["value"]), found["stack"] or ""
         return cls(metric, found["layer"] or "last", site, found["operator"], limit, steps, stack)
 
+    def __str__(self) -> str:
+        """As it is written.
+
+        >>> print(Condition.parse(" mean_cosine > .95 "), Condition.parse("mean_cosine@decoder:3:cross<1e-3"))
+        mean_cosine@last>0.95 mean_cosine@decoder:3:cross<0.001
+        """
+        stack = f"{self.stack}:" if self.stack else ""
+        site = f":{self.site}" if self.site != "residual" else ""
+        lasting = f" for {self.steps} steps" if self.steps else ""
+        return f"{self.metric}@{stack}{self.layer}{site}{self.comparison}{self.limit:g}{lasting}"
+
     def holds(self, scan: Measured, *, nan: bool = True) -> Row | None:
         """The first row that meets the condition, None where none does; NaN meets every condition if `nan`."""
         for row in (row for curve in self._curves(scan) for row in self._rows(curve)):
@@ -106,6 +117,9 @@ class Condition:
         """One for each stack that it is about."""
         if self.stack:
             named = {part.stack: part for part in scan.parts if part.stack}
+            if not named:
+                without = replace(self, stack="")
+                raise expected("no stack, as the model has only one", repr(self.stack), f'"{without}"')
             if self.stack not in named:
                 raise unknown_name("stack of this scan", self.stack, named)
             return [named[self.stack].curve(self.metric, self.site)]
