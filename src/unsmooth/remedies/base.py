@@ -234,8 +234,11 @@ def within(name: str, got: object, low: float, high: float) -> float:
     return float(got)
 
 
-def leak(where: str, name: str) -> UnsmoothError:
+def leak(where: str, kind: type[Edit]) -> UnsmoothError:
     """What to raise where a remedy would let a token see later ones and nobody has allowed it."""
-    got = f"{name} with options that let a token see later ones"
-    hint = "its default options, or allow_leak=True if that is what you want"
-    return expected(f"a remedy with a causal form {where}", got, hint)
+    what, hint = f"a remedy with a causal form {where}", "allow_leak=True if that is what you want"
+    if kind.causal == "none":
+        return expected(what, f"{kind.name}, which lets a token see later ones", hint)
+    return expected(
+        what, f"{kind.name} with options that let a token see later ones", f"its default options, or {hint}"
+    )

@@ -81,7 +81,7 @@ def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any],
     if not kind.leaks(options) or not any(site.causal for site in sites):
         return
     if not allow_leak:
-        raise leak(f"for a decoder ({sites[0].host.name})", kind.name)
+        raise leak(f"for a decoder ({sites[0].host.name})", kind)
     warnings.warn(
         f"{kind.name} lets tokens of a causal model see later ones: outputs leak the future.", UserWarning, stacklevel=3
     )

@@ -137,7 +137,7 @@ class EnterBlock(Hook):
         causal = any(map(bool, said)) or any(self._hides_future(mask) for mask in masks if mask is not None)
         leaking = [edit for edit in edits if edit.would_leak]
         if causal and leaking:
-            raise leak("where attention is causal", leaking[0].name)
+            raise leak("where attention is causal", type(leaking[0]))
         return causal
 
     def _hides_future(self, mask: Tensor) -> bool:
