@@ -90,6 +90,15 @@ def test_every_host_has_an_entry() -> None:
     assert {entry.host for entry in ENTRIES} | stacks == set(HOSTS)
 
 
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_wiring_is_what_the_entry_says(entry: Entry) -> None:
+    anatomy = find_anatomy(entry.build())
+    assert anatomy.host.wiring is not None, "every family that can be scanned can be given remedies"
+    wiring = anatomy.host.wiring(next(iter(anatomy.blocks.values())))
+    assert wiring.style == entry.style
+    assert tuple(f"{entry.blocks}.{path}" for path in wiring.norms) == entry.norms
+
+
 def test_every_block_class_of_every_host_has_an_entry() -> None:
     stacks = [(e.build, stack.blocks) for e in STACK_ENTRIES for stack in e.stacks.values()]
     every = [(e.build, e.blocks) for e in ENTRIES] + stacks
