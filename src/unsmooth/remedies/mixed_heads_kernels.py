@@ -5,8 +5,9 @@ fits. The maps of a group are in registers together, where mixing them is a few 
 written. As maps are mixed after the softmax, its sums must be known first: the first two kernels go over keys twice.
 Sums are in float32. Imported only where there is a GPU, since Triton comes with its torch.
 
-G maps and H heads are in a group, queries and keys are E wide, values D. Tiles are (queries, keys), those of the last
-kernel (keys, queries).
+A group has G maps and H heads: all heads of a sequence with a map each, or one head whose parts each make a map. Parts
+are kept as wide as the head, with zeros between, so that they are read as they lie. Tiles are (queries, keys), those of
+the last kernel (keys, queries).
 """
 
 # Functions of Triton have no types.
@@ -28,12 +29,15 @@ from unsmooth.remedies.tile_kernels import (
     add_row_sums,
     add_where_seen,
     filled_rows,
+    for_parts,
+    in_parts,
     load_numbers,
     load_rows,
     load_tiles,
     logarithms,
     mixed,
     mixed_back,
+    of_parts,
     products,
     scaled,
     seen_and_added,
@@ -53,8 +57,8 @@ _CAUSAL = tl.constexpr(tile_kernels.CAUSAL)
 def _forward_kernel(
     q, k, v, out, lse, before, after, bias, mask, q_at, k_at, v_at, out_at, mask_at,
     queries, keys, groups, by_group, scale,
-    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
-    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    G: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
@@ -69,12 +73,12 @@ def _forward_kernel(
     constant = load_numbers(bias, H) if BIAS else ()
 
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
-    q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
+    q_tiles = in_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS, WIDE)
     stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
     tops, totals = filled_rows(float("-inf"), QUERIES, G), filled_rows(0.0, QUERIES, G)
     for start in range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
-        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
+        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
         logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
         if BEFORE:
@@ -83,11 +87,11 @@ def _forward_kernel(
     logarithm = logarithms(tops, totals, G)
     store_rows(lse + program * G * queries, query, queries, logarithm, G)
 
-    heads = zero_tiles(QUERIES, WIDE_D, H)
+    heads = zero_tiles(QUERIES, WIDE, H)
     for start in range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
-        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
-        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
+        v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
         logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
         if BEFORE:
@@ -97,15 +101,15 @@ def _forward_kernel(
             maps = add_where_seen(maps, constant, seen, H)
         heads = add_products(heads, maps, v_tiles, H, PRECISION)
     out += batch * out_at[0] + group * out_at[1]
-    store_tiles(out, out_at, query, queries, heads, 1.0, H, D, WIDE_D, 1)
+    store_tiles(out, out_at, query, queries, heads, 1.0, H, WIDTH, WIDE)
 
 
 @triton.jit
 def _query_kernel(
     q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
     q_at, k_at, v_at, grad_at, of_q_at, mask_at, queries, keys, groups, by_group, scale,
-    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
-    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    G: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
@@ -120,16 +124,16 @@ def _query_kernel(
     post = load_numbers(after + group * by_group, H * G)
 
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
-    q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
-    grad_tiles = load_tiles(grad, grad_at, query, queries, H, D, WIDE_D, 1)
+    q_tiles = in_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS, WIDE)
+    grad_tiles = load_tiles(grad, grad_at, query, queries, H, WIDTH, WIDE)
     logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
     stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
     ones = (tl.full([QUERIES, KEYS], 1.0, tl.float32),)
     of_post, of_bias = filled_rows(0.0, QUERIES, H * G), filled_rows(0.0, QUERIES, H)
     for start in range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
-        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
-        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
+        v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
         logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
         if BEFORE:
@@ -148,11 +152,11 @@ def _query_kernel(
         summed += (total,)
     store_rows(of_sums + program * G * queries, query, queries, summed, G)
 
-    rows, of_pre = zero_tiles(QUERIES, WIDE_E, G), filled_rows(0.0, QUERIES, G * G)
+    rows, of_pre = zero_tiles(QUERIES, WIDE, G), filled_rows(0.0, QUERIES, G * G)
     for start in range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
-        k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
-        v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
+        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
+        v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
         own = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
         logits = mixed(own, pre, G, G) if BEFORE else own
@@ -164,7 +168,7 @@ def _query_kernel(
             of_logits = mixed_back(of_logits, pre, G, G)
         rows = add_products(rows, of_logits, k_tiles, G, PRECISION)
     of_q += batch * of_q_at[0] + group * of_q_at[1]
-    store_tiles(of_q, of_q_at, query, queries, rows, scale, G, E, WIDE_E, STEP)
+    store_tiles(of_q, of_q_at, query, queries, of_parts(rows, PARTS, WIDE), scale, H, WIDTH, WIDE)
 
     of_weights += (tl.program_id(1) * tl.num_programs(0) + program) * (H * G + H + G * G)
     store_sums(of_weights, of_post, H * G)
@@ -176,8 +180,8 @@ def _query_kernel(
 def _key_kernel(
     q, k, v, grad, lse, of_sums, of_k, of_v, before, after, bias, mask,
     q_at, k_at, v_at, grad_at, of_k_at, of_v_at, mask_at, queries, keys, groups, by_group, scale,
-    G: tl.constexpr, H: tl.constexpr, E: tl.constexpr, D: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr,
-    STEP: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    G: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+    BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
@@ -193,14 +197,14 @@ def _key_kernel(
     constant = load_numbers(bias, H) if BIAS else ()
 
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    k_tiles = load_tiles(k, k_at, key, keys, G, E, WIDE_E, STEP)
-    v_tiles = load_tiles(v, v_at, key, keys, H, D, WIDE_D, 1)
-    k_rows, v_rows = zero_tiles(KEYS, WIDE_E, G), zero_tiles(KEYS, WIDE_D, H)
+    k_tiles = in_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS, WIDE)
+    v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
+    k_rows, v_rows = zero_tiles(KEYS, WIDE, G), zero_tiles(KEYS, WIDE, H)
     first = tl.program_id(1) * KEYS // QUERIES * QUERIES if KIND == _CAUSAL else 0
     for start in range(first, queries, QUERIES):
         query = start + tl.arange(0, QUERIES)
-        q_tiles = load_tiles(q, q_at, query, queries, G, E, WIDE_E, STEP)
-        grad_tiles = load_tiles(grad, grad_at, query, queries, H, D, WIDE_D, 1)
+        q_tiles = for_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS)
+        grad_tiles = load_tiles(grad, grad_at, query, queries, H, WIDTH, WIDE)
         logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
         summed = load_rows(of_sums + program * G * queries, query, queries, 0.0, G)
         seen, added = seen_and_added(mask, mask_at, batch, query[None, :], key[:, None], queries, keys, KIND)
@@ -219,8 +223,8 @@ def _key_kernel(
         k_rows = add_products(k_rows, of_logits, q_tiles, G, PRECISION)
     of_k += batch * of_k_at[0] + group * of_k_at[1]
     of_v += batch * of_v_at[0] + group * of_v_at[1]
-    store_tiles(of_k, of_k_at, key, keys, k_rows, scale, G, E, WIDE_E, STEP)
-    store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, D, WIDE_D, 1)
+    store_tiles(of_k, of_k_at, key, keys, of_parts(k_rows, PARTS, WIDE), scale, H, WIDTH, WIDE)
+    store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, WIDTH, WIDE)
 
 
 # Rows that a program has, and how many of the other side it takes at a time.
@@ -235,7 +239,7 @@ def forward(
     q, k, v = _with_rows(query), _with_rows(key), _with_rows(value)
     out = torch.empty_like(query)
     lse = q.new_empty(len(q), q.shape[1] * parts, q.shape[2], dtype=torch.float32)
-    steps = _by_map(q, parts), _by_map(k, parts), _by_head(v, parts), _by_head(out, parts), _by_mask(mask)
+    steps = *(_steps(one, parts) for one in (q, k, v, out)), _by_mask(mask)
     sizes = _sizes(q, before, bias, mask, causal, parts)
     _forward_kernel[_grid(q, parts)](
         q, k, v, out, lse, before, after, bias, mask, *steps, *_numbers(q, k, after, parts), scale,
@@ -253,16 +257,16 @@ def backward(
     q, k, v, grad = _with_rows(query), _with_rows(key), _with_rows(value), _with_rows(grad)
     of_q, of_k, of_v = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     of_sums, of_weights = torch.empty_like(lse), _weight_sums(lse, _grid(q, parts), len(q), parts)
-    steps = _by_map(q, parts), _by_map(k, parts), _by_head(v, parts), _by_head(grad, parts)
+    steps = [_steps(one, parts) for one in (q, k, v, grad)]
     rest = (*_numbers(q, k, after, parts), scale)
     sizes = _sizes(q, before, bias, mask, causal, parts)
     _query_kernel[_grid(q, parts)](
         q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
-        *steps, _by_map(of_q, parts), _by_mask(mask), *rest, **sizes, QUERIES=ROWS, KEYS=ACROSS,
+        *steps, _steps(of_q, parts), _by_mask(mask), *rest, **sizes, QUERIES=ROWS, KEYS=ACROSS,
     )  # fmt: skip
     _key_kernel[_grid(k, parts)](
         q, k, v, grad, lse, of_sums, of_k, of_v, before, after, bias, mask,
-        *steps, _by_map(of_k, parts), _by_head(of_v, parts), _by_mask(mask), *rest,
+        *steps, _steps(of_k, parts), _steps(of_v, parts), _by_mask(mask), *rest,
         **sizes, QUERIES=ACROSS, KEYS=ROWS,
     )  # fmt: skip
     # Groups may share their weights.
@@ -274,13 +278,8 @@ def _with_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _by_map(x: Tensor, parts: int) -> tuple[int, int, int, int]:
-    """Steps from one sequence, group, map and token to the next. Parts of a head are a group, and interleaved."""
-    batch, head, token, _ = x.stride()
-    return (batch, 0, head, token) if parts == 1 else (batch, head, 1, token)
-
-
-def _by_head(x: Tensor, parts: int) -> tuple[int, int, int, int]:
+def _steps(x: Tensor, parts: int) -> tuple[int, int, int, int]:
+    """From one sequence, group, head and token to the next. A head in parts is a group of its own."""
     batch, head, token, _ = x.stride()
     return (batch, 0, head, token) if parts == 1 else (batch, head, 0, token)
 
@@ -316,23 +315,22 @@ def _sizes(
     q: Tensor, before: Tensor | None, bias: Tensor | None, mask: Tensor | None, causal: bool, parts: int
 ) -> dict[str, Any]:
     _, maps, heads = _groups(q, parts)
-    narrow, wide = q.shape[3] // parts, q.shape[3]
     hides = tile_kernels.CAUSAL if causal else tile_kernels.OPEN
     if mask is not None:
         hides = tile_kernels.BOOLEAN if mask.dtype == torch.bool else tile_kernels.ADDED
     return {
         "G": maps,
         "H": heads,
-        "E": narrow,
-        "D": wide,
+        "PARTS": parts,
+        "WIDTH": q.shape[3],
         # A product on tensor cores is of 16 or more.
-        "WIDE_E": max(16, triton.next_power_of_2(narrow)),
-        "WIDE_D": max(16, triton.next_power_of_2(wide)),
-        "STEP": parts,
+        "WIDE": max(16, triton.next_power_of_2(q.shape[3])),
         "BEFORE": before is not None,
         "BIAS": bias is not None,
         "KIND": hides,
         # Three products of float32's leading bits are as good as one of all.
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
         "num_warps": 4,
+        # Blocks that are fetched ahead. More would not fit into the shared memory of smaller GPUs, of 99 KB.
+        "num_stages": 1 if q.dtype == torch.float32 else 2,
     }

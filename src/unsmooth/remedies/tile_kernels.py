@@ -21,31 +21,63 @@ _CAUSAL, _BOOLEAN, _ADDED = tl.constexpr(CAUSAL), tl.constexpr(BOOLEAN), tl.cons
 
 
 @triton.jit
-def load_tiles(
-    start, at, row, rows, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr
-):  # fmt: skip
+def load_tiles(start, at, row, rows, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
     """By head a tile (rows, channels), zeros beyond the last row and channel.
 
-    `at` has the steps from one sequence, group, head and row to the next, `STEP` is that of channels.
+    `at` has the steps from one sequence, group, head and row to the next; channels lie one after the other.
     """
     channel = tl.arange(0, WIDE)
     here = (row < rows)[:, None] & (channel < WIDTH)[None, :]
     found = ()
     for one in tl.static_range(COUNT):
-        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :] * STEP
+        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :]
         found += (tl.load(place, here, other=0.0),)
     return found
 
 
 @triton.jit
-def store_tiles(
-    start, at, row, rows, tiles, scale, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr
-):  # fmt: skip
-    """The other way around, multiplied by `scale`."""
+def in_parts(tiles, PARTS: tl.constexpr, WIDE: tl.constexpr):
+    """A head's tile as its parts, each beside zeros: part i has channels i, i + PARTS, and so on."""
+    found = tiles
+    if PARTS > 1:
+        channel = tl.arange(0, WIDE)[None, :]
+        found = ()
+        for one in tl.static_range(PARTS):
+            found += (tl.where(channel % PARTS == one, tiles[0], 0.0).to(tiles[0].dtype),)
+    return found
+
+
+@triton.jit
+def for_parts(tiles, PARTS: tl.constexpr):
+    """A head's tile for each of its parts, to be multiplied with what has zeros elsewhere."""
+    found = tiles
+    if PARTS > 1:
+        found = ()
+        for _ in tl.static_range(PARTS):
+            found += (tiles[0],)
+    return found
+
+
+@triton.jit
+def of_parts(tiles, PARTS: tl.constexpr, WIDE: tl.constexpr):
+    """The other way around: a head's tile, of each part the channels that are its own."""
+    found = tiles
+    if PARTS > 1:
+        channel = tl.arange(0, WIDE)[None, :]
+        whole = tiles[0]
+        for one in tl.static_range(1, PARTS):
+            whole = tl.where(channel % PARTS == one, tiles[one], whole)
+        found = (whole,)
+    return found
+
+
+@triton.jit
+def store_tiles(start, at, row, rows, tiles, scale, COUNT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
+    """What `load_tiles` reads, multiplied by `scale`."""
     channel = tl.arange(0, WIDE)
     here = (row < rows)[:, None] & (channel < WIDTH)[None, :]
     for one in tl.static_range(COUNT):
-        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :] * STEP
+        place = start + one * at[2] + row[:, None] * at[3] + channel[None, :]
         tl.store(place, (tiles[one] * scale).to(start.dtype.element_ty), here)
 
 
