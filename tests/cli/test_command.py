@@ -75,6 +75,11 @@ def test_fail_if_sets_the_exit_code(bert_folder, page, capsys, condition, code):
     assert ("holds" in capsys.readouterr().err) == bool(code)
 
 
+def test_a_metric_that_only_a_condition_names_is_measured(bert_folder, page, capsys):
+    assert run(["scan", str(bert_folder), str(page), "-q", "--fail-if", "effective_rank@last>0"]) == 1
+    assert "effective_rank@last>0 holds" in capsys.readouterr().err
+
+
 def test_compare_overlays_saved_scans(bert_folder, page, tmp_path, capsys):
     for name in ("one", "two"):
         run(["scan", str(bert_folder), str(page), "-q", "--name", name, "--out", str(tmp_path / name)])

@@ -19,6 +19,8 @@ from unsmooth.files import check_writable
 if TYPE_CHECKING:
     from torch import nn
 
+    from unsmooth.scanning.condition import Condition
+
 __all__ = ["bundled_page", "scan"]
 
 # What --explain looks at: Jacobians and spectra of few sequences cost more than a scan of hundreds.
@@ -66,6 +68,9 @@ def scan(
 
     asked = read_words(words)
     conditions = [Condition.parse(text) for text in fail_if or ()]
+    measured = None if metrics is None else _split(metrics)
+    if preset is None:
+        measured = _with_those_of(conditions, measured)
     variants = Variants(with_)
     asked.check_alone(name=name, **{"with": with_})
     if parquet:
@@ -94,7 +99,7 @@ def scan(
                 found.scans[found.now] = run_scan(
                     model,
                     data,
-                    metrics=None if metrics is None else _split(metrics),
+                    metrics=measured,
                     sites=tuple(_split(sites)),
                     tokens=tokens,  # type: ignore[arg-type]
                     preset=preset,
@@ -110,6 +115,15 @@ def scan(
                     few = replace(EXPLAINED, device=showing.device, blocks=showing.blocks)
                     found.whys[found.now] = run_explain(model, data, progress=not quiet, name=called, **few.arguments())
         return finish(found, conditions, out, as_json, quiet, parquet) if rank == 0 else 0
+
+
+def _with_those_of(conditions: list[Condition], metrics: list[str] | None) -> list[str] | None:
+    """Metrics, and those that only a condition names; None for the default ones."""
+    from unsmooth.scanning.plan import check_metrics
+
+    known = [metric.name for metric in check_metrics(metrics, maps=True)]
+    also = dict.fromkeys(condition.metric for condition in conditions if condition.metric not in known)
+    return [*known, *also] if also else metrics
 
 
 def _split(text: str) -> list[str]:
