@@ -8,7 +8,7 @@ or, in sums, of all S batches; C the four cosines of `COSINES`; PB or SKB for on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +69,7 @@ class SeenBatch:
         """How many a layer has."""
         return self.layers[0].shape.numel()
 
-    def at(self, places: Sequence[Place]) -> list[SeenLayers]:
+    def at(self, places: Set[Place]) -> list[SeenLayers]:
         """What was seen in the stage of these places."""
         return [layers for layers in self.layers if layers.places[0] in places]
 
@@ -107,7 +107,8 @@ class Adder:
         """Add batches of the same shapes."""
         values, finite, zeros, lengths, stage_of = [], [], [], [], list[int]()
         for stage, places in enumerate(self.stages):
-            seen = [layers for batch in batches for layers in batch.at(places)]
+            here = frozenset(places)
+            seen = [layers for batch in batches for layers in batch.at(here)]
             tokens = self._as_one_batch(seen)
 
             def by_place(numbers_SKB: Tensor, batches: int = len(batches), places: int = len(places)) -> Tensor:
@@ -151,6 +152,7 @@ class Adder:
         residual = [index for index, place in enumerate(places) if place.site == "residual"]
         if not residual:
             return
+        here = frozenset(places)
         sizes = [len(layers.sums["count_B"]) for layers in seen]
         cosines = [
             plain.expand(len(COSINES), -1)
@@ -159,14 +161,14 @@ class Adder:
             for layers, plain in zip(seen, torch.split(mean_cosine(tokens), sizes), strict=True)
         ]
         cosines_CKB = torch.stack([by_place(one) for one in torch.cat(cosines, dim=1)])
-        every = [place for places in self.stages for place in places if place.site == "residual"]
-        rows = {place: every.index(place) for place in places if place.site == "residual"}
+        every = (place for places in self.stages for place in places if place.site == "residual")
+        rows = {place: row for row, place in enumerate(every) if place in here}
         self.confounds.update(cosines_CKB[:, residual].transpose(0, 1), usable_KB[residual], list(rows.values()))
         parts_KB = torch.split(usable_KB, [batch.sequences for batch in batches], dim=1)
         for batch, part_KB in zip(batches, parts_KB, strict=True):
-            here = batch.at(places)
-            usable = torch.split(part_KB, [len(layers.places) for layers in here])
-            for layers, usable_PB in zip(here, usable, strict=True):
+            seen = batch.at(here)
+            usable = torch.split(part_KB, [len(layers.places) for layers in seen])
+            for layers, usable_PB in zip(seen, usable, strict=True):
                 self._count_confounds(batch, layers, usable_PB, rows)
 
     def _count_confounds(

@@ -44,7 +44,7 @@ class Collector:
     alone: bool = True
     gatherings: list[Gathering] = field(init=False)
     has_grid: bool = False
-    _places: list[Place] = field(default_factory=list)
+    _places: dict[Place, None] = field(default_factory=dict)
     _layers: list[SeenLayers] = field(default_factory=list)
     _width: int = 0
     _previous: dict[tuple[str, int | None], Tokens] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Collector:
         place = Place(layer, site, self.watch.stage if self.watch else None)
         if place in self._places:
             self._forget()  # of a stack that runs more than once, the last run counts
-        self._places.append(place)
+        self._places[place] = None
         if not self._line.takes(tokens, place):
             self._measure()
         self._show(place, tensor, tokens)
