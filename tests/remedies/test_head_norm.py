@@ -27,7 +27,7 @@ def test_half_precision_is_rounded_once() -> None:
     found = head_norm(x, gain, 0.3)
     assert found.dtype == torch.bfloat16
     exact = written_out(x.double(), gain.double(), 0.3)
-    assert ((found.double() - exact).abs() <= 1.001 * 2**-9 * exact.abs()).all()
+    assert ((found.double() - exact).abs() <= 1.001 * 2**-8 * exact.abs()).all()
 
 
 @needs_kernels
