@@ -62,6 +62,8 @@ def _loaded(entry: EntryPoint, take: Callable[[Callable[[], Any]], str]) -> Plug
         item, problem = take(entry.load), ""
     except (Exception, SystemExit) as error:  # somebody else's package must not take ours down
         item, problem = "", " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, SystemExit):
+            problem = f"it would end the process ({problem})"
         kind = entry.group.removeprefix("unsmooth.")
         warnings.warn(
             f"The plugin {entry.name!r} for {kind} ({entry.value!r} of {_package(entry)}) failed to load: {problem}",

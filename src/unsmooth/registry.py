@@ -78,7 +78,7 @@ class Registry(Mapping[str, T], Generic[T]):
         finally:
             self._items = before
         if before.setdefault(name, item) is not item:
-            raise expected(f"a {self.kind} with a name of its own", f"{name!r}, which is taken", "another name")
+            raise expected(f"a name of its own for a new {self.kind}", f"{name!r}, which is taken", "another name")
         return name
 
     def __getitem__(self, name: str) -> T:
