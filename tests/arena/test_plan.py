@@ -7,6 +7,7 @@ import pytest
 from tests.arena.tiny_arenas import plan, smallest
 from unsmooth.arena import Budget, Entrant, Settled, plan_arena
 from unsmooth.arena.budget import cut
+from unsmooth.arena.plan import check_possible
 from unsmooth.errors import UnsmoothError
 from unsmooth.training import recipe
 from unsmooth.training.timing import timetable
@@ -130,3 +131,11 @@ def test_bad_input_is_told_in_one_line(asked: dict[str, object], said: str) -> N
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UnsmoothError, match="Expected a budget of a run"):
         Budget.read(text)
+
+
+def test_an_arena_of_refused_remedies_alone_is_refused() -> None:
+    base = recipe("vit_cifar100", "tiny")
+    with pytest.raises(UnsmoothError, match=r"none \(deescalate\(tau=9\): .*deepnorm: "):
+        check_possible(plan_arena(base, ["deescalate(tau=9)", "deepnorm"]))
+    check_possible(plan_arena(base, ["deescalate(tau=9)", "deepnorm", "deescalate"]))
+    check_possible(plan_arena(base, ["deepnorm"], grid=["norm=pre,post"]))

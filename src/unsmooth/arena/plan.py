@@ -246,3 +246,16 @@ def refusal(entrant: Entrant, config: Config) -> str | None:
     except UnsmoothError as error:
         return " ".join(str(error).split())
     return None
+
+
+def check_possible(plan: Plan) -> None:
+    """Refuse an arena in which no model can have any of the remedies: training the plain ones would compare nothing."""
+    reasons: dict[str, str] = {}
+    for entrant in plan.entrants:
+        if entrant.remedy == PLAIN:
+            continue
+        if (reason := refusal(entrant, plan.models[entrant.model])) is None:
+            return
+        reasons.setdefault(entrant.remedy, reason)
+    told = "; ".join(f"{remedy}: {reason}" for remedy, reason in reasons.items())
+    raise expected("a remedy that a model of this arena can have", f"none ({told})", "`unsmooth ls remedies`")

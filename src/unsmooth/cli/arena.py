@@ -79,12 +79,14 @@ def arena(
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
     from unsmooth.arena import ArenaFolder, standings
+    from unsmooth.arena.plan import check_possible
 
     plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe, hold_out)
     if processes < 1:
         raise expected("--processes of 1 or more", processes, "--processes 4")
     if minutes is not None and minutes < 0:
         raise expected("--minutes of 0 or more", minutes, "--minutes 10")
+    check_possible(plan)
     folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
     check_writable(folder.path)
     call = secrets.token_hex(8)

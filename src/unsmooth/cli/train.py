@@ -91,7 +91,7 @@ def _check_given_once(changes: dict[str, Any], by_option: dict[str, list[str] | 
 
 
 def config_of(name: str, size: str, changes: dict[str, Any], remedies: tuple[str, ...] = ()) -> Config:
-    """A recipe with changes and remedies; a misspelt remedy or loss is told before anything is built."""
+    """A recipe with changes and remedies; remedies and losses that cannot be are told before anything is built."""
     from unsmooth.losses import parse_loss
     from unsmooth.remedies.specification import parse_remedies
     from unsmooth.training.plain import override
@@ -102,7 +102,7 @@ def config_of(name: str, size: str, changes: dict[str, Any], remedies: tuple[str
     for text in changed.remedies:
         parse_remedies(text)
     for text in changed.losses:
-        parse_loss(text)
+        parse_loss(text).try_out()
     return changed
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, get_args
 
+import torch
 from torch import Tensor
 
 from unsmooth.errors import expected, unknown_name
@@ -125,6 +126,17 @@ class LossTerm:
     def __call__(self, hidden_BND: Tensor, mask_BN: Tensor | None = None, **beside: Tensor) -> Tensor:
         """The weighted loss of hidden states; `beside` is what else it reads."""
         return self.weight * self.loss.function(hidden_BND, mask_BN, **beside, **self.options)
+
+    def try_out(self) -> None:
+        """Take the loss of a small made-up batch, so that options which only it can judge are refused before a run.
+
+        >>> parse_loss("dispersion(form=l3)").try_out()
+        Traceback (most recent call last):
+        unsmooth.errors.UnsmoothError: Expected a known form but got 'l3'. Did you mean 'l2'? Known: ...
+        """
+        hidden_BND = torch.arange(4 * 64 * 8.0).sin().view(4, 64, 8)  # 64 tokens are a square image too
+        beside = {"layers": {"first_BND": hidden_BND.cos()}, "views": {"other_BND": hidden_BND.cos()}}
+        self(hidden_BND, **beside.get(self.loss.reads, {}))
 
 
 _FORM = "a loss such as cosine(weight=0.1)"
