@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import unsmooth
 from unsmooth.remedies import mixed_heads
@@ -196,6 +197,8 @@ def test_what_the_kernels_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_kernels(TorchMix(*tensors(heads=5)), parts=2)
     assert not has_kernels(TorchMix(*tensors(dim=128)))
     assert has_kernels(TorchMix(*tensors(dim=128)), parts=2)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not has_kernels(TorchMix(*tensors()))
 
 
 @pytest.mark.parametrize(
@@ -277,6 +280,16 @@ class TestOnAGpu:
         found = outcome(model, model, x, half)
         assert len(calls) == 2  # one per layer
         near(found, self.wanted(model, x, monkeypatch), 0.15 if half else 1e-4)
+
+    def test_forward_derivatives(self, encoder, name, options, half, monkeypatch):
+        if half:
+            pytest.skip("derivatives are taken in float32")
+        model, x = encoder(name, options, tokens=5)
+        along = torch.randn_like(x)
+        with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+            _, found = torch.func.jvp(model, (x,), (along,))
+            wanted = (model(x + 1e-3 * along) - model(x - 1e-3 * along)) / 2e-3
+        near([found], [wanted], 0.02)
 
     def test_compiled(self, encoder, name, options, half, monkeypatch):
         model, x = encoder(name, options)

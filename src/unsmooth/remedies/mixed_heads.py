@@ -2,10 +2,11 @@ r"""Attention whose maps are mixed over heads: what talking heads and differenti
 
 .. math:: \mathrm{out}_h = \Big(\sum_f W_{hf}\,\mathrm{softmax}\big(\textstyle\sum_g L_{fg}\,\ell_g\big) + b_h\Big) V_h
 
-No fused attention of torch's can mix maps, and with plain operations they are formed and read some ten times forward
-and twenty times backward. Where queries are on a GPU and the registers hold all heads that are mixed with each other
+No fused attention of torch's can mix maps, and with plain operations they are formed, written and read by every one of
+them. Where queries are on a GPU and the registers hold all heads that are mixed with each other
 (four of 64), one kernel runs forward and two backward instead, and no map is formed. They are operators of torch's own
-kind, which torch.compile leaves as they are and a CUDA graph can hold.
+kind, which torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have
+none, as torch's fused attention: under ``sdpa_kernel(SDPBackend.MATH)`` plain operations run.
 """
 
 from __future__ import annotations
@@ -72,12 +73,20 @@ def over_heads(weight_HG: Tensor, x_BGNM: Tensor) -> Tensor:
     return torch.einsum("hg,bgnm->bhnm", weight_HG.to(x_BGNM.dtype), x_BGNM)
 
 
+def may_fuse() -> bool:
+    """Whether there are kernels, and nobody has asked torch for attention by plain operations."""
+    fuses: Any = torch.backends.cuda
+    # A compiler cannot look at these settings.
+    may = torch.compiler.is_compiling() or fuses.flash_sdp_enabled() or fuses.mem_efficient_sdp_enabled()
+    return HAS_TRITON and bool(may)
+
+
 def has_kernels(mix: Mix, parts: int = 1) -> bool:
     """Whether `mixed_by_kernels` is for this attention, in so many parts."""
     query, masking = mix.query, mix.masking()
     together = query.shape[1] if parts == 1 else parts
     return (
-        HAS_TRITON
+        may_fuse()
         and query.is_cuda
         and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and query.dtype == mix.key.dtype == mix.value.dtype
