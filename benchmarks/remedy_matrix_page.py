@@ -94,7 +94,7 @@ def _measured(found: Mapping[str, Any]) -> str:
     said = []
     for at, count in Counter(row["at"] for row in rows).most_common():
         hosts = list(dict.fromkeys(row["host"] for row in rows if row["at"] == at))
-        where = ", ".join(hosts) if len(hosts) < 10 else f"{len(hosts)} hosts"
+        where = ", ".join(hosts) if len(hosts) < 4 else f"{len(hosts)} hosts"
         said.append(f"{at} ({count} on {where})")
     text = f"Combinations and pairs measured at commit {'; '.join(said)}; + has changes on top of it."
     possible = [row for row in found["cases"] if row["outcomes"]["applies"] == "pass"]

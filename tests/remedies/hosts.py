@@ -38,6 +38,7 @@ class TestHost:
         pixels: What a vision model calls its images.
         packs: Whether it tells packed rows apart by their positions.
         memory: Whether it reads vectors of another stack too, by cross-attention.
+        sound: Whether the source of a pair is sound.
         read: Takes (batch, tokens, ...) out of what it returns, all that a parameter of it can change.
     """
 
@@ -55,6 +56,7 @@ class TestHost:
     pixels: str = "pixel_values"
     packs: bool = True
     memory: bool = False
+    sound: bool = False
     read: Callable[[Any], Tensor] = lambda found: found[0]
 
     def __reduce__(self) -> Any:
@@ -100,6 +102,9 @@ class TestHost:
 
     def _pair(self, inputs: Tensor, real: Tensor | None) -> dict[str, Any]:
         call: dict[str, Any] = {"input_ids": torch.arange(7, 13).expand(len(inputs), -1)}
+        if self.sound:
+            frames = torch.randn(1, 4, 12, generator=torch.Generator().manual_seed(3))
+            call = {"input_features": frames.expand(len(inputs), -1, -1)}
         if real is None:
             return {**call, "decoder_input_ids": inputs}
         return {**call, "decoder_input_ids": inputs.where(real, PAD), "decoder_attention_mask": real.long()}
@@ -181,6 +186,14 @@ def _swin() -> nn.Module:
     sizes = {"image_size": 8, "patch_size": 1, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4}
     config = transformers.SwinConfig(mlp_ratio=1.5, drop_path_rate=0.0, **sizes)
     return transformers.SwinModel(config, add_pooling_layer=False)
+
+
+def _whisper() -> nn.Module:
+    sizes: dict[str, Any] = {"d_model": DIM, "num_mel_bins": 4, "max_source_positions": 6, "max_target_positions": 40}
+    for stack in ("encoder", "decoder"):
+        sizes |= {f"{stack}_layers": LAYERS, f"{stack}_attention_heads": 4, f"{stack}_ffn_dim": 48}
+    special = {**SPECIAL, "pad_token_id": PAD, "decoder_start_token_id": 2, "vocab_size": VOCAB}
+    return transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes, **special))
 
 
 def _timm() -> nn.Module:
@@ -281,6 +294,8 @@ HOSTS: tuple[TestHost, ...] = (
     TestHost("falcon_one_norm", _hf("Falcon", "ForCausalLM", **_OLD_FALCON), "decoder", causal=True, packs=False),
     TestHost("falcon_in_turn", _hf("Falcon", "ForCausalLM", **_ALIBI), "decoder", causal=True, packs=False),
     TestHost("mixtral", _hf("Mixtral", "ForCausalLM", **_EXPERTS), "decoder", causal=True),
+    TestHost("mistral", _hf("Mistral", "ForCausalLM", num_key_value_heads=2), "decoder", causal=True),
+    TestHost("whisper", _whisper, "pair", causal=True, paddings=("right",), sound=True),
     TestHost("torch_decoder_post", _torch_decoder(False), "vectors", **_CROSSED),
     TestHost("torch_decoder_pre", _torch_decoder(True), "vectors", **_CROSSED),
 )

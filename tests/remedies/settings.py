@@ -41,7 +41,7 @@ _PRE_NORM = (
     *("vit", "deit", "gpt2", "neox_sequential", "llama", "qwen2", "qwen3", "torch_pre", "torch_causal"),
     *("own_vit", "own_encoder_peri", "own_decoder", "timm_vit", "clip_text", "clip_vision", "siglip_vision", "dinov2"),
     *("gemma", "gemma2", "gemma3", "t5_encoder", "t5", "swin", "modernbert", "bloom", "phi3"),
-    *("falcon_in_turn", "mixtral", "torch_decoder_pre"),
+    *("falcon_in_turn", "mixtral", "mistral", "whisper", "torch_decoder_pre"),
 )
 # Attention and MLP read one norm.
 _ONE_NORM = ("phi", "falcon_one_norm")
@@ -51,6 +51,7 @@ _POST_NORM = (
     *("bert", "roberta", "mpnet", "albert", "bert_decoder", "torch_post", "torch_tokens_first"),
     *("own_encoder_post", "own_decoder_relative", "deberta_v2", "torch_decoder_post"),
 )
+_WITH_ENCODER = ("t5", "whisper")
 # With cross-attention, which adds to the stream between attention and MLP.
 _CROSSED = ("torch_decoder_post",)
 _PERI_NORM = ("own_encoder_peri", "gemma2", "gemma3")
@@ -58,7 +59,7 @@ _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen
 _CAUSAL = (
     *(*_DECODERS, "torch_causal", "own_decoder", "own_decoder_relative"),
     *("clip_text", "gemma", "gemma2", "gemma3", "t5", "bloom", "falcon", "phi3", *_ONE_NORM),
-    *("falcon_in_turn", "mixtral", "torch_decoder_post", "torch_decoder_pre"),
+    *("falcon_in_turn", "mixtral", "mistral", "whisper", "torch_decoder_post", "torch_decoder_pre"),
 )
 # Their norms multiply by one more than their weights.
 _ONE_MORE = ("gemma", "gemma2", "gemma3")
@@ -196,10 +197,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"variant": "official"}, refused_by=(*_NOT_POST_NORM, *_CAUSAL)),
     },
     "spa": {
-        "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5"), as_loaded={"init": "keep"}),
+        "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, *_WITH_ENCODER), as_loaded={"init": "keep"}),
         "exponential, weights kept, no way past": Setting(
             {"kind": "exponential", "init": "keep", "skip": "drop"},
-            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, "t5", *_PARALLEL),
+            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, *_WITH_ENCODER, *_PARALLEL),
         ),
     },
     "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
