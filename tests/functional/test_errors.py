@@ -55,6 +55,7 @@ def test_bad_attention(name: str, arguments: tuple[Tensor, Tensor | None], messa
     ("call", "message"),
     [
         (lambda: uf.mean_cosine([1.0]), "Expected `x` of shape .* but got list"),
+        (lambda: uf.mean_cosine(X, MASK.tolist()), "Expected a boolean `mask` .* but got list. Try torch.tensor"),
         (lambda: uf.mean_cosine(Tokens(X), MASK), "Expected no mask beside a Tokens"),
         (lambda: uf.linear_cka(X, X[:, :3]), r"Expected `y` over the same \(batch, tokens\) = \(2, 4\) as `x`"),
         (lambda: uf.rank_one_residual(X, norm="spectral"), "Expected `norm` .* but got 'spectral'"),

@@ -139,6 +139,14 @@ def test_a_broken_real_token_shows(name: str, options: dict[str, Any], broken: f
 
 
 @pytest.mark.parametrize("name", metrics_reading("tokens"))
+def test_what_overflows_is_no_number_or_the_right_one(name: str) -> None:
+    x = gaussian(BATCH, 12, 7).float() * 1e20
+    value, exact = METRICS[name].function(x), METRICS[name].function(x.double())
+    told = value.isfinite()
+    torch.testing.assert_close(value[told].double(), exact[told].double(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", metrics_reading("tokens"))
 def test_shared_tokens_give_the_same_numbers(name: str) -> None:
     """One `Tokens` for all metrics, as a scan does, and in whatever order they come."""
     x, mask = gaussian(BATCH, 12, 7), torch.arange(12).expand(BATCH, 12) < 9

@@ -224,8 +224,13 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def inverse(norms_BN: Tensor) -> Tensor:
-    """1/‖x_i‖, and zero, with a gradient of zero, where the norm is."""
-    return norms_BN.masked_fill(norms_BN == 0, torch.inf).reciprocal()
+    """1/‖x_i‖, and zero, with a gradient of zero, where the norm is. A norm that overflowed is no zero, but NaN.
+
+    >>> inverse(torch.tensor([2.0, 0.0, torch.inf]))
+    tensor([0.5000, 0.0000,    nan])
+    """
+    known_BN = norms_BN.masked_fill(norms_BN == torch.inf, torch.nan)
+    return known_BN.masked_fill(norms_BN == 0, torch.inf).reciprocal()
 
 
 def weighted_sum(values_BND: Tensor, weights_BN: Tensor, out: Tensor | None = None) -> Tensor:
@@ -273,6 +278,8 @@ def check_tokens(x: Tensor) -> None:
 
 def check_mask(mask: Tensor, shape: torch.Size) -> None:
     """Refuse anything but boolean (batch, tokens)."""
+    if not isinstance(mask, Tensor):
+        raise expected("a boolean `mask` (True = a real token)", type(mask).__name__, "torch.tensor(mask)")
     if mask.dtype != torch.bool:
         raise expected("a boolean `mask` (True = a real token)", mask.dtype, "mask.bool()")
     if mask.shape != shape:

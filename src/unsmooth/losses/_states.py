@@ -17,10 +17,8 @@ from unsmooth.functional._tokens import first_real
 
 def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> Tokens:
     """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence."""
-    if mask is not None and not isinstance(mask, Tensor):
-        raise expected("a boolean `mask` (True = a real token)", type(mask).__name__, "a tensor, mask.bool()")
     if isinstance(hidden, Tensor) and hidden.ndim == 2:
-        hidden, mask = hidden.unsqueeze(0), None if mask is None else mask.unsqueeze(0)
+        hidden, mask = hidden.unsqueeze(0), mask.unsqueeze(0) if isinstance(mask, Tensor) else mask
     tokens = Tokens(hidden, mask)
     count = tokens.input_BND.shape[1]
     if count < at_least:
