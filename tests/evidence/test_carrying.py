@@ -101,7 +101,7 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
     done = []
     for _ in range(2):
         with pytest.raises(NotFinishedError, match="Try the same command again"):
-            carry_out_study(Smallest(), bench(tmp_path, minutes=1e-3), seeds=(0,))
+            carry_out_study(Smallest(), bench(tmp_path, minutes=1e-9), seeds=(0,))
         done.append(json.loads((tmp_path / "runs/tiny/smallest/plain/seed-0/manifest.json").read_text())["done"])
     assert 0 < done[0] < done[1] < 8
     found = carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))

@@ -85,9 +85,9 @@ def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], e
             left[variant] = config
     if not left:
         return
-    minutes = None if end is None else (end - time.monotonic()) / 60
-    if minutes is not None and minutes <= 0:  # 0 minutes are for what is there already: nothing is built
+    if bench.minutes == 0:  # for what is there already: nothing is built
         raise _not_finished(study, left)
+    minutes = None if end is None else (end - time.monotonic()) / 60
     places = {_place(variant, config): config for variant, config in left.items()}
     folders = train_together(places, _home(study, bench), minutes=minutes, tell=bench.tell)
     done: dict[tuple[str, int], Trained] = {}

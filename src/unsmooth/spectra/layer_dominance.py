@@ -60,7 +60,7 @@ def layer_dominance(
     Example:
         >>> maps = torch.full((1, 2, 2), 0.5)  # averages: nothing of the rest is left
         >>> found = layer_dominance(maps, torch.eye(2)[None], -0.5 * torch.eye(2)[None])
-        >>> found.mean_modulus, found.rest_modulus, found.verdict
+        >>> found.mean_modulus, round(found.rest_modulus, 12), found.verdict
         (0.5, 1.0, 'sharpening')
     """
     layer = LayerOperator(maps_HNN, w_v_HDK, w_o_HKD, left, right, token_scale, allow_unnormalised)
