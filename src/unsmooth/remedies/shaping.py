@@ -11,6 +11,7 @@ from torch import Tensor
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.weighing import weigh, weighed
 
 
 def shape_heads(
@@ -18,8 +19,8 @@ def shape_heads(
     values_BNKE: Tensor,
     alpha: Tensor,
     beta: Tensor,
-    mean: Tensor | None = None,
     gamma: Tensor | None = None,
+    mean: Tensor | None = None,
 ) -> Tensor:
     r"""The heads of attention maps that are reweighed beside an identity, :math:`(\alpha I + \beta A - \gamma C)\,V`.
 
@@ -30,25 +31,25 @@ def shape_heads(
         values_BNKE: V; query heads k·G to k·G + G−1 read value head k.
         alpha: α, one number or one per query head.
         beta: β, likewise.
-        mean: CV, broadcastable to V; None where there is no such term.
-        gamma: γ, likewise.
+        gamma: γ, likewise; None where there is no such term.
+        mean: CV, broadcastable to V; None where every token sees all.
 
     Example:
         >>> heads, values = torch.tensor([5.0, 3.0]).reshape(1, 1, 2, 1), torch.tensor([4.0]).reshape(1, 1, 1, 1)
         >>> one, half = torch.ones(2), torch.full((2,), 0.5)
-        >>> shape_heads(heads, values, half, one, mean=values, gamma=torch.tensor([0.0, 1.0])).flatten()
+        >>> shape_heads(heads, values, half, one, torch.tensor([0.0, 1.0])).flatten()
         tensor([7., 1.])
     """
     heads, shared = heads_BNHE.shape[2], values_BNKE.shape[2]
-    exact = torch.promote_types(heads_BNHE.dtype, torch.float32)
+    if heads == shared and heads_BNHE.dtype == values_BNKE.dtype and mean is None:
+        return weigh(values_BNKE, alpha, heads_BNHE, beta, less_mean=gamma)
 
     def by_head(weight: Tensor) -> Tensor:
-        return weight.to(exact).expand(heads).view(shared, heads // shared, 1)
+        return weight.expand(heads).view(shared, heads // shared, 1)
 
-    out = torch.unflatten(heads_BNHE, 2, (shared, -1)).to(exact) * by_head(beta)
-    out = torch.addcmul(out, values_BNKE.unsqueeze(3).to(exact), by_head(alpha))
-    if mean is not None and gamma is not None:
-        out = torch.addcmul(out, mean.unsqueeze(3).to(exact), by_head(gamma), value=-1)
+    weights = (by_head(alpha), by_head(beta), None if gamma is None else by_head(gamma))
+    mean = None if mean is None else mean.unsqueeze(3)
+    out = weighed(values_BNKE.unsqueeze(3), torch.unflatten(heads_BNHE, 2, (shared, -1)), *weights, mean)
     return out.flatten(2, 3).to(heads_BNHE.dtype)
 
 

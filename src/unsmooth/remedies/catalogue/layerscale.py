@@ -25,6 +25,7 @@ from unsmooth.remedies.base import CausalForm, Edit, remedy, within
 from unsmooth.remedies.branches import fold_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.weighing import weigh
 
 
 def usual_start(depth: int) -> float:
@@ -72,11 +73,11 @@ class LayerScale(Edit):
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return (branch_BND * self.gamma[0]).to(branch_BND.dtype)
+        return weigh(branch_BND, self.gamma[0])
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return (branch_BND * self.gamma[1]).to(branch_BND.dtype)
+        return weigh(branch_BND, self.gamma[1])
 
     def fold(self, site: Site) -> None:
         """Into both branches."""

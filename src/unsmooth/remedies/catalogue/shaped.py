@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
-from unsmooth.remedies.blend import blend_whole
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.shaping import no_way_past, shape_heads
 from unsmooth.remedies.site import Site
@@ -105,12 +104,9 @@ class Shaped(Edit):
         """α·V + β·AV − γ·CV."""
         assert call.values is not None, "noted for every edit of the heads"
         values_BNKE = call.values.to(heads_BNHE.dtype)
-        if not call.causal and call.real_BN is None and values_BNKE.shape == heads_BNHE.shape:
-            alpha_H1, beta_H1, gamma_H1 = (one.unsqueeze(-1) for one in (self.alpha, self.beta, self.gamma))
-            own = blend_whole(values_BNKE, values_BNKE, alpha_H1 - 1.0, -gamma_H1)
-            return torch.addcmul(own, heads_BNHE, beta_H1).to(heads_BNHE.dtype)
-        mean_BNKE = token_mean(values_BNKE, call, self.name)
-        return shape_heads(heads_BNHE, values_BNKE, self.alpha, self.beta, mean_BNKE, self.gamma)
+        sees_all = not call.causal and call.real_BN is None
+        mean_BNKE = None if sees_all else token_mean(values_BNKE, call, self.name)
+        return shape_heads(heads_BNHE, values_BNKE, self.alpha, self.beta, self.gamma, mean_BNKE)
 
     def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
         """Take off the stream that went past attention."""

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
-from unsmooth.remedies.blend import blend
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.weighing import weigh
 
 _LENT = "value_residual.lent"
 
@@ -94,7 +94,7 @@ class ValueResidual(Edit):
         first_BNKE, lender, stream = call.shared.setdefault(_LENT, (values_BNKE, self, call.stream))
         # The lender may run again in the backward pass, where its values are lent already.
         if not (lender is self and (stream is call.stream or not self.called_again)):
-            return blend(values_BNKE, first_BNKE.to(values_BNKE.dtype), self.own - 1.0, self.first)
+            return weigh(values_BNKE, self.own, first_BNKE.to(values_BNKE.dtype), self.first)
         if not self.learned:
             return values_BNKE
         # The lender has no use for its numbers, but DDP waits for the gradient of every parameter.
