@@ -26,11 +26,10 @@ from torch import Tensor
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.spreading import EPS, has_kernels, spread_tokens
 from unsmooth.remedies.token_mean import token_mean, token_spread
 
 _PLACES = {"attention": "on_attention", "block": "on_block"}
-# As in the authors' code.
-_EPS = 1e-6
 
 
 @remedy
@@ -87,6 +86,9 @@ class PairNorm(Edit):
             x = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
             mean = token_mean(x, call, key, keep_alone=True)
             return (_sized(x, x.square().sum(dim=-1, keepdim=True), self.scale) - mean).to(x_BND.dtype)
+        sees_all = not call.causal and call.real_BN is None
+        if self.scale_by == "all" and sees_all and has_kernels(x_BND):
+            return spread_tokens(x_BND, self.scale)
         away_BND, spread_BN1 = token_spread(x_BND, call, key, keep_alone=True)
         if self.scale_by == "token":
             spread_BN1 = away_BND.square().sum(dim=-1, keepdim=True)
@@ -95,4 +97,4 @@ class PairNorm(Edit):
 
 def _sized(x: Tensor, square: Tensor, scale: float) -> Tensor:
     """`x` at the scale at which `square` would be the square of it."""
-    return x * (scale * torch.rsqrt(square + _EPS))
+    return x * (scale * torch.rsqrt(square + EPS))
