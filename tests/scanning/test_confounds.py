@@ -12,6 +12,7 @@ from tests.scanning.test_numbers import mean_cosine_by_loop
 from unsmooth.functional import Tokens, _blocks
 from unsmooth.functional._blocks import Workspace, blocks, measure
 from unsmooth.models import load
+from unsmooth.scanning import collect
 from unsmooth.scanning.confounds import ConfoundBatch, find_confounds, join_confounds
 
 
@@ -107,6 +108,16 @@ def test_the_scan_names_position_and_dimension():
     assert [(entry.dimension, entry.share) for entry in layer.outlier_dimensions] == [(3, 0.5)]
     assert layer.mean_cosine == pytest.approx(found.curve()[0].mean, abs=1e-6)
     assert layer.without_both < layer.mean_cosine
+
+
+def test_what_stands_out_is_not_looked_for_where_nobody_asks(monkeypatch):
+    x, model = crafted(), nn.Sequential(nn.Identity(), nn.Identity())
+    whole = unsmooth.scan(model, x, blocks="*", progress=False)
+    monkeypatch.setattr(collect, "find_confounds", None)
+    found = unsmooth.scan(model, x, blocks="*", confounds=False, progress=False)
+    assert found.confounds == ()
+    assert found.rows == whole.rows
+    assert found.changes == whole.changes
 
 
 def test_the_scan_names_the_token_in_words_and_counts_positions_from_the_first_real_one(bert_folder):

@@ -24,11 +24,11 @@ def load(folder: Path) -> nn.Module:
     return model
 
 
-def _scan(metrics: Sequence[str] | None) -> Callable[[nn.Module, Turns], dict[str, Any]]:
+def _scan(metrics: Sequence[str] | None, confounds: bool = False) -> Callable[[nn.Module, Turns], dict[str, Any]]:
     def measure(model: nn.Module, turns: Turns) -> dict[str, Any]:
         import unsmooth
 
-        found = unsmooth.scan(model, iter(turns), metrics=metrics, tokens="all", progress=False)
+        found = unsmooth.scan(model, iter(turns), metrics=metrics, tokens="all", confounds=confounds, progress=False)
         return {_plain_name(name): [row.mean for row in found.curve(name)] for name in found.metrics}
 
     return measure
@@ -63,7 +63,7 @@ def answers(case: Case) -> Mapping[str, float]:
 
 WAYS = {
     "unsmooth, same job": _scan([SAME_JOB]),
-    "unsmooth, default scan": _scan(None),
+    "unsmooth, default scan": _scan(None, confounds=True),
     "unsmooth, effective rank": _scan(["effective_rank"]),
     "plain": nothing,
 }

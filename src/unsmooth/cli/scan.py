@@ -37,6 +37,9 @@ def scan(
         str | None, typer.Option(help="A published definition, in place of metrics, sites and tokens; see ls presets.")
     ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Also scan it with random weights.")] = False,
+    confounds: Annotated[
+        bool, typer.Option("--confounds/--no-confounds", help="Look for massive tokens and outlier dimensions too.")
+    ] = True,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why, from the first 8 sequences, in the same report.")
     ] = False,
@@ -104,6 +107,7 @@ def scan(
                     tokens=tokens,  # type: ignore[arg-type]
                     preset=preset,
                     baseline=baseline,
+                    confounds=confounds,
                     progress=not quiet,
                     name=called,
                     seed=seed,

@@ -29,13 +29,15 @@ class Collector:
 
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
     stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one.
-    `rows_only` is for who reads a number per layer and nothing else: no profiles, lengths, or tokens that stand out.
+    `confounding` says whether tokens and dimensions that stand out are looked for. `rows_only` is for who reads one
+    number per layer and nothing else: not those either, no profiles, and no lengths.
     """
 
     metrics: Sequence[BoundMetric]
     vocabulary: int
     device: torch.device
     rows_only: bool = False
+    confounding: bool = True
     watch: Watch | None = None
     state: ScanState | None = None
     confounds: ConfoundState | None = None
@@ -61,12 +63,13 @@ class Collector:
 
     def __post_init__(self) -> None:
         self.gatherings = gatherings_for(self.metrics, profiles=not self.rows_only)
+        self.confounding = self.confounding and not self.rows_only
         self._line = Line(self._workspace)
         readings = {number: reading_of(one) for number, one in enumerate(self.metrics) if one.metric.reads == "tokens"}
         self._of_vectors = [number for number, reading in readings.items() if reading.vectors]
         self._of_other_kinds = [number for number in range(len(self.metrics)) if number not in readings]
         # Whatever is measured, norms tell tokens that are zero and sequences that are not finite.
-        shown = frozenset({"norms_BN"} if self.rows_only else {"norms_BN", "unit_sum_BD"})
+        shown = frozenset({"norms_BN", "unit_sum_BD"} if self.confounding else {"norms_BN"})
         self._wanted = shown.union(*(reading.sums for reading in readings.values()))
         alone = (reading.sums for reading in readings.values() if not reading.vectors)
         self._kept = shown.union({"count_B"}, *alone)
@@ -110,7 +113,7 @@ class Collector:
         if not self._line.places:
             return
         tokens, places = self._line.together(), tuple(self._line.places)
-        named = not self.rows_only and any(place.site == "residual" for place in places)
+        named = self.confounding and any(place.site == "residual" for place in places)
         wanted = self._wanted | READS if named else self._wanted
         sums, confounds, counts = [], [], []
         for block in blocks(tokens, self._workspace):
@@ -240,7 +243,7 @@ class Collector:
         residual = sum(place.site == "residual" for place in places)
         bins = 1 if self.rows_only else LENGTH_BINS
         self.state = ScanState(len(places), len(self.metrics), len(dims), bins).to(self.device)
-        if not self.rows_only:
+        if self.confounding:
             self.confounds = ConfoundState(residual, max(dims), self.vocabulary).to(self.device)
 
     @property

@@ -59,13 +59,17 @@ def one_pass(
     tokenizer: Any | None,
     label: str,
 ) -> list[Scan]:
-    """A scan for each plan. They may differ in metrics, sites, tokens and name; the rest is the first one's."""
+    """A scan for each plan. They may differ in metrics, sites, tokens, confounds and name; the rest is the first's."""
     core = transformers_core(module, *stacks)
     entry = module if core is None else core
     with moved(module, plans[0].device) as device, quiet_evaluation(module, core):
         words, alone = _vocabulary(core), len(stacks) == 1
         watched = [
-            _Watched(replace(stack, model=entry), plan, Collector(plan.metrics, words, device, alone=alone))
+            _Watched(
+                replace(stack, model=entry),
+                plan,
+                Collector(plan.metrics, words, device, confounding=plan.confounds, alone=alone),
+            )
             for plan in plans
             for stack in stacks
         ]

@@ -31,6 +31,7 @@ class Plan:
     blocks: str | None
     seed: int
     name: str | None
+    confounds: bool = True
 
 
 def check_metrics(names: Sequence[str] | None, maps: bool = False) -> list[BoundMetric]:

@@ -34,6 +34,7 @@ def scan(
     progress: bool = True,
     blocks: str | None = None,
     baseline: bool = False,
+    confounds: bool = True,
     batch_size: int = 16,
     max_length: int | None = None,
     tokenizer: Any | None = None,
@@ -65,6 +66,7 @@ def scan(
         progress: Show a progress bar on a terminal.
         blocks: Pattern over module paths for a model that is not recognised, such as "encoder.layers.*".
         baseline: Also scan the same architecture with random weights.
+        confounds: Look for massive tokens and outlier dimensions too; half of what a scan of one metric costs.
         batch_size: Sequences per batch, for data that is not batched yet.
         max_length: Tokens after which a text is cut; default 512 or the model's limit.
         tokenizer: For texts, where the model does not come with one.
@@ -96,6 +98,7 @@ def scan(
         blocks=blocks,
         seed=seed,
         name=name,
+        confounds=confounds,
     )
     check_at_least_one("batch_size", batch_size)
     check_at_least_one("max_length", max_length)
