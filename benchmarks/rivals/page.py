@@ -141,8 +141,8 @@ def _costs(cells: Cells, machine: Mapping[str, Any]) -> Iterable[str]:
         "weights and the manifest). CPU seconds, as cores may be shared; wall-clock seconds are in the json. “plain” "
         "in the place of a measurement is the noise. Memory added is the peak of resident memory over that of the "
         "plain pass of the same batches. For embedding-condensation the picture is left out, which would add more. "
-        "“Same job” and the rank are asked for with `confounds=False`, as no other tool looks for tokens and dimensions "
-        "that stand out; the default scan does. "
+        "“Same job” and the rank are asked for with `confounds=False`, as no other tool looks for tokens and "
+        "dimensions that stand out; the default scan does. "
         "What the heap gives back and when moves peaks by some MiB from process to process."
     )
     loads = [cell["load_before"] for cell in cells.values() if "load_before" in cell]
