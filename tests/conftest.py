@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -89,3 +90,9 @@ def standins(demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(demo, "HOME", demo_home)
     return demo_home
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
