@@ -27,6 +27,8 @@ CLOSE = 1e-4
 """An answer is marked where it is further from the truth than this, relative to the larger of the truth and one."""
 LEAST_MIB = 1.0
 """Memory below this is not told from none: ratios take at least so much."""
+LEAST_SHARE = 0.02
+"""Time below this share of the plain pass is not told from none, as rows in which nothing is measured show."""
 BAR = 5.0
 Cells = Mapping[str, Mapping[str, Any]]
 
@@ -139,7 +141,8 @@ def _costs(cells: Cells, machine: Mapping[str, Any]) -> Iterable[str]:
         "plain twin of the model and then through the measured one, so that both meet the same weather; “added” is the "
         "difference, with everything that happens before the first and after the last text (for unsmooth a hash of all "
         "weights and the manifest). CPU seconds, as cores may be shared; wall-clock seconds are in the json. “plain” "
-        "in the place of a measurement is the noise. Memory added is the peak of resident memory over that of the "
+        "in the place of a measurement is the noise; in ratios what is below 2 % of the plain pass counts as that "
+        "much. Memory added is the peak of resident memory over that of the "
         "plain pass of the same batches. For embedding-condensation the picture is left out, which would add more. "
         "“Same job” and the rank are asked for with `confounds=False`, as no other tool looks for tokens and "
         "dimensions that stand out; the default scan does. "
@@ -180,11 +183,15 @@ def versus(cells: Cells) -> Iterable[str]:
         return
     for what, same in (("16 texts at a time, as is its default", pairs), ("one text at a time", _pairs(cells, True))):
         if same:
-            ratios = [(_size(one), _added(one) / max(_added(two), 1e-3)) for one, two in same]
+            least = [max(LEAST_SHARE * two["seconds"]["cpu"]["plain"], 1e-3) for _, two in same]
+            ratios = [
+                (_size(one), _added(one) / max(_added(two), floor), _added(two) < floor)
+                for (one, two), floor in zip(same, least, strict=True)
+            ]
             yield _ratios(f"Time added, theirs over ours with {what}", ratios)
     long = [(one, two) for one, two in pairs if one["tokens"] == max(TOKENS)]
     if long:
-        ratios = [(_size(one), _mib(one) / max(_mib(two), LEAST_MIB)) for one, two in long]
+        ratios = [(_size(one), _mib(one) / max(_mib(two), LEAST_MIB), _mib(two) < LEAST_MIB) for one, two in long]
         yield _ratios(f"Memory added at {max(TOKENS)} tokens, theirs over ours", ratios)
     yield from _growth(pairs)
     yield _means(pairs)
@@ -201,9 +208,10 @@ def _pairs(cells: Cells, one_at_a_time: bool) -> list[tuple[Mapping[str, Any], M
     ]
 
 
-def _ratios(what: str, ratios: Sequence[tuple[tuple[Any, ...], float]]) -> str:
-    below = [name for name, ratio in ratios if ratio < BAR]
-    told = "; ".join(f"{_named(name)} {ratio:.1f}x" for name, ratio in ratios)
+def _ratios(what: str, ratios: Sequence[tuple[tuple[Any, ...], float, bool]]) -> str:
+    """In words; what is too little to be measured gives a lower limit."""
+    below = [name for name, ratio, _ in ratios if ratio < BAR]
+    told = "; ".join(f"{_named(name)} {'more than ' if floored else ''}{ratio:.1f}x" for name, ratio, floored in ratios)
     verdict = f"at least {BAR:g}x less in {len(ratios) - len(below)} of {len(ratios)}"
     return f"{what}: {told}. So {verdict}."
 
