@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unsmooth.cli.scan import bundled_page
+from unsmooth.cli.options import bundled_page
 
 
 def token_ids(folder: Path, tokens: int, texts: int) -> Tensor:

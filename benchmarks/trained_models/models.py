@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from unsmooth.cli.scan import bundled_page
+from unsmooth.cli.options import bundled_page
 from unsmooth.scanning.data import read_texts
 
 if TYPE_CHECKING:

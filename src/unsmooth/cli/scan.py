@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from unsmooth.scanning.condition import Condition
 
-__all__ = ["bundled_page", "scan"]
-
 # What --explain looks at: Jacobians and spectra of few sequences cost more than a scan of hundreds.
 EXPLAINED = Showing(max_batches=2, batch_size=4, max_length=128)
 

@@ -11,25 +11,14 @@ none, as torch's fused attention: under ``sdpa_kernel(SDPBackend.MATH)`` plain o
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unsmooth.remedies.mixing import Mix, by_query_head
+from unsmooth.remedies.triton_here import HAS_TRITON
 
-
-def _has_triton() -> bool:
-    """Of NVIDIA's kind, and of a version that the kernels were tried with or a later one."""
-    try:
-        major, minor = importlib.metadata.version("triton").split(".")[:2]
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return torch.version.hip is None and (int(major), int(minor)) >= (3, 5)
-
-
-HAS_TRITON = _has_triton()
 _TENSORS = "Tensor query, Tensor key, Tensor value"
 _REST = "Tensor? before, Tensor after, Tensor? bias, Tensor? mask, bool causal, float scale, int parts"
 # Of heads that are mixed with each other: how many, and how wide all together.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unsmooth.remedies.mixed_heads import HAS_TRITON
+from unsmooth.remedies.triton_here import HAS_TRITON
 
 # As in the authors' code of PairNorm.
 EPS = 1e-6
