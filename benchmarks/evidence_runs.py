@@ -4,9 +4,9 @@
     python -m benchmarks.evidence_runs --minutes 9 --mps    # exit code 3 while something is left: call it again
     python -m benchmarks.evidence_runs less_data bases      # these alone
 
-Each study is a process of its own, `unsmooth evidence train`, which writes down every seed as it is done: building and
-compiling one study's models keeps a processor busy while another one's steps keep the GPU busy. ``--mps`` has NVIDIA's
-Multi-Process Service run their kernels beside each other, not in turns; it is started for the time of this command.
+Each seed of a study is a process of its own, `unsmooth evidence train`: building and compiling one seed's models keeps a
+processor busy while another one's steps keep the GPU busy. ``--mps`` has NVIDIA's Multi-Process Service run their
+kernels beside each other, not in turns; it is started for the time of this command.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,6 +28,8 @@ from unsmooth.evidence import STUDIES, Bench
 from unsmooth.evidence.scale import known_scale
 
 CONTROL = "nvidia-cuda-mps-control"
+Lane = tuple[str, int]
+"""A study and a seed: what one process trains."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -34,39 +37,41 @@ def main(words: Sequence[str] | None = None) -> int:
     given = _reader().parse_args(words)
     bench = Bench(scale=known_scale(given.scale), out=given.out, runs=given.runs)
     wanted = [STUDIES[name].name for name in given.studies] or list(STUDIES)
-    left = [name for name in wanted if missing(name, bench)]
+    left = [lane for name in wanted for lane in missing(name, bench)]
     with multi_process_service() if given.mps else nullcontext():
         codes = train_side_by_side(left, bench, given.minutes)
-    for name in wanted:
-        print(f"{name}: {missing(name, bench)} runs left" + (f", exit code {codes[name]}" if name in codes else ""))
+    for (name, seed), code in codes.items():
+        print(f"{name}, seed {seed}: {missing(name, bench).get((name, seed), 0)} runs left, exit code {code}")
     worst = [code for code in codes.values() if code not in (0, EXIT_NOT_FINISHED)]
     return worst[0] if worst else EXIT_NOT_FINISHED if any(codes.values()) else 0
 
 
-def missing(name: str, bench: Bench) -> int:
-    """How many runs of a study are not there yet."""
+def missing(name: str, bench: Bench) -> Counter[Lane]:
+    """How many runs of a study are not there yet, by seed."""
     study = STUDIES[name]
     there = {(run.variant, run.seed) for run in bench.store.study(name, bench.scale)}
-    return sum((variant, seed) not in there for variant in study.configs(bench) for seed in study.seeds(bench))
+    wanted = ((variant, seed) for seed in study.seeds(bench) for variant in study.configs(bench))
+    return Counter((name, seed) for variant, seed in wanted if (variant, seed) not in there)
 
 
-def train_side_by_side(names: Sequence[str], bench: Bench, minutes: float | None) -> dict[str, int]:
-    """A process for each study; what it says goes into a file beside its runs."""
+def train_side_by_side(lanes: Sequence[Lane], bench: Bench, minutes: float | None) -> dict[Lane, int]:
+    """A process for each; what it says goes into a file beside its runs."""
     bench.runs.mkdir(parents=True, exist_ok=True)
-    started: dict[str, subprocess.Popen[bytes]] = {}
+    started: dict[Lane, subprocess.Popen[bytes]] = {}
     try:
-        for name in names:
-            with (bench.runs / f"{name}.log").open("ab") as said:
-                started[name] = subprocess.Popen(_words(name, bench, len(names), minutes), stdout=said, stderr=said)
-        return {name: process.wait() for name, process in started.items()}
+        for name, seed in lanes:
+            words = _words(name, seed, bench, len(lanes), minutes)
+            with (bench.runs / f"{name}-{seed}.log").open("ab") as said:
+                started[name, seed] = subprocess.Popen(words, stdout=said, stderr=said)
+        return {lane: process.wait() for lane, process in started.items()}
     finally:
         for process in started.values():
             if process.poll() is None:
                 process.terminate()
 
 
-def _words(name: str, bench: Bench, sharing: int, minutes: float | None) -> list[str]:
-    words = [sys.executable, "-m", "unsmooth", "evidence", "train", name, "--scale", bench.scale]
+def _words(name: str, seed: int, bench: Bench, sharing: int, minutes: float | None) -> list[str]:
+    words = [sys.executable, "-m", "unsmooth", "evidence", "train", name, "--seed", str(seed), "--scale", bench.scale]
     words += ["--out", str(bench.out), "--runs", str(bench.runs), "--sharing", str(sharing)]
     return words if minutes is None else [*words, "--minutes", f"{minutes:g}"]
 

@@ -22,14 +22,16 @@ def test_what_is_there_is_not_left(tmp_path: Path) -> None:
     bench = Bench(scale="tiny", out=tmp_path)
     study = STUDIES["bases"]
     wanted = [(variant, seed) for variant in study.configs(bench) for seed in study.seeds(bench)]
-    assert evidence_runs.missing("bases", bench) == len(wanted)
+    assert evidence_runs.missing("bases", bench).total() == len(wanted)
     bench.store.write_study("bases", "tiny", [run(*wanted[0], 0.5), run("another", 0, 0.5)])
-    assert evidence_runs.missing("bases", bench) == len(wanted) - 1
+    left = evidence_runs.missing("bases", bench)
+    assert left["bases", wanted[0][1]] == len(study.configs(bench)) - 1
+    assert left.total() == len(wanted) - 1
 
 
 @pytest.mark.parametrize(("codes", "ends"), [({"bases": 0, "steering": 0}, 0), ({"bases": 0, "steering": 3}, 3)])
 def test_exit_code(codes: dict[str, int], ends: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_runs, "train_side_by_side", lambda names, *_: {name: codes[name] for name in names})
+    monkeypatch.setattr(evidence_runs, "train_side_by_side", lambda lanes, *_: {lane: codes[lane[0]] for lane in lanes})
     assert evidence_runs.main(words(tmp_path, *codes)) == ends
 
 
@@ -43,9 +45,12 @@ def test_each_is_a_process_that_knows_how_many_share(tmp_path: Path, monkeypatch
     original = evidence_runs._words
     monkeypatch.setattr(evidence_runs, "_words", instead)
     assert evidence_runs.main(words(tmp_path, "bases", "steering", "--minutes", "2")) == 2
-    assert [one[one.index("train") + 1] for one in asked] == ["bases", "steering"]
-    assert all(one[one.index("--sharing") + 1] == "2" and one[one.index("--minutes") + 1] == "2" for one in asked)
-    assert (tmp_path / "runs" / "steering.log").read_text() == "said\n"
+    seeds = [str(seed) for seed in Bench(scale="tiny").seeds]
+    said = [(one[one.index("train") + 1], one[one.index("--seed") + 1]) for one in asked]
+    assert said == [(name, seed) for name in ("bases", "steering") for seed in seeds]
+    assert all(one[one.index("--sharing") + 1] == str(len(asked)) for one in asked)
+    assert all(one[one.index("--minutes") + 1] == "2" for one in asked)
+    assert (tmp_path / "runs" / f"steering-{seeds[-1]}.log").read_text() == "said\n"
 
 
 def test_bad_words_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

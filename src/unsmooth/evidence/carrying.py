@@ -15,6 +15,7 @@ from unsmooth.evidence.study import Study, Trained
 from unsmooth.evidence.together import train_together
 from unsmooth.models.load import load
 from unsmooth.training import Config, RunFolder
+from unsmooth.training.holding import held
 from unsmooth.training.place import take_place
 from unsmooth.training.plain import from_plain
 
@@ -112,10 +113,11 @@ def _not_finished(study: Study, left: Mapping[str, Config]) -> NotFinishedError:
 
 def _add(done: Mapping[tuple[str, int], Trained], study: Study, bench: Bench) -> None:
     """Beside what is there by now: another command may have trained other runs of the study meanwhile."""
-    known = {**_known(study, bench), **done}
     order = {variant: place for place, variant in enumerate(study.configs(bench))}
-    runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
-    bench.store.write_study(study.name, bench.scale, runs)
+    with held(_home(study, bench), f"results of {study.name} that can be written", wait=True):
+        known = {**_known(study, bench), **done}
+        runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
+        bench.store.write_study(study.name, bench.scale, runs)
 
 
 def _home(study: Study, bench: Bench) -> Path:
