@@ -4,32 +4,44 @@
     python -m benchmarks.evidence_runs --minutes 9 --mps    # exit code 3 while something is left: call it again
     python -m benchmarks.evidence_runs less_data bases      # these alone
 
-Each seed of a study is a process of its own, `unsmooth evidence train`: building and compiling one seed's models keeps a
-processor busy while another one's steps keep the GPU busy. ``--mps`` has NVIDIA's Multi-Process Service run their
-kernels beside each other, not in turns; it is started for the time of this command.
+Up to four runs of a seed are a process of their own, `unsmooth evidence train`: building and compiling some models
+keeps a processor busy while the steps of others keep the GPU busy. ``--mps`` has NVIDIA's Multi-Process Service run
+their kernels beside each other, not in turns; it is started for the time of this command.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from unsmooth.cli.app import EXIT_NOT_FINISHED
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence import STUDIES, Bench
 from unsmooth.evidence.scale import known_scale
+from unsmooth.training.driving import AT_ONCE
 
 CONTROL = "nvidia-cuda-mps-control"
-Lane = tuple[str, int]
-"""A study and a seed: what one process trains."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one process trains."""
+
+    study: str
+    seed: int
+    variants: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "-".join([self.study, f"seed{self.seed}", *self.variants])
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -40,29 +52,35 @@ def main(words: Sequence[str] | None = None) -> int:
     left = [lane for name in wanted for lane in missing(name, bench)]
     with multi_process_service() if given.mps else nullcontext():
         codes = train_side_by_side(left, bench, given.minutes)
-    for (name, seed), code in codes.items():
-        print(f"{name}, seed {seed}: {missing(name, bench).get((name, seed), 0)} runs left, exit code {code}")
+    for lane, code in codes.items():
+        print(f"{lane}: exit code {code}")
     worst = [code for code in codes.values() if code not in (0, EXIT_NOT_FINISHED)]
     return worst[0] if worst else EXIT_NOT_FINISHED if any(codes.values()) else 0
 
 
-def missing(name: str, bench: Bench) -> Counter[Lane]:
-    """How many runs of a study are not there yet, by seed."""
+def missing(name: str, bench: Bench) -> Iterator[Lane]:
+    """What is not there yet of a study, in pieces that share a GPU well."""
     study = STUDIES[name]
     there = {(run.variant, run.seed) for run in bench.store.study(name, bench.scale)}
-    wanted = ((variant, seed) for seed in study.seeds(bench) for variant in study.configs(bench))
-    return Counter((name, seed) for variant, seed in wanted if (variant, seed) not in there)
+    for seed in study.seeds(bench):
+        left = [variant for variant in study.configs(bench) if (variant, seed) not in there]
+        pieces = math.ceil(len(left) / AT_ONCE)
+        for piece in range(pieces):
+            yield Lane(name, seed, tuple(left[piece * len(left) // pieces : (piece + 1) * len(left) // pieces]))
 
 
 def train_side_by_side(lanes: Sequence[Lane], bench: Bench, minutes: float | None) -> dict[Lane, int]:
     """A process for each; what it says goes into a file beside its runs."""
     bench.runs.mkdir(parents=True, exist_ok=True)
+    # Processes that each take all cores to build their models keep one another from it.
+    threads = str(max(1, (os.cpu_count() or 1) // max(1, len(lanes))))
+    environment = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads, **os.environ}
     started: dict[Lane, subprocess.Popen[bytes]] = {}
     try:
-        for name, seed in lanes:
-            words = _words(name, seed, bench, len(lanes), minutes)
-            with (bench.runs / f"{name}-{seed}.log").open("ab") as said:
-                started[name, seed] = subprocess.Popen(words, stdout=said, stderr=said)
+        for lane in lanes:
+            words = _words(lane, bench, len(lanes), minutes)
+            with (bench.runs / f"{lane}.log").open("ab") as said:
+                started[lane] = subprocess.Popen(words, stdout=said, stderr=said, env=environment)
         return {lane: process.wait() for lane, process in started.items()}
     finally:
         for process in started.values():
@@ -70,9 +88,10 @@ def train_side_by_side(lanes: Sequence[Lane], bench: Bench, minutes: float | Non
                 process.terminate()
 
 
-def _words(name: str, seed: int, bench: Bench, sharing: int, minutes: float | None) -> list[str]:
-    words = [sys.executable, "-m", "unsmooth", "evidence", "train", name, "--seed", str(seed), "--scale", bench.scale]
-    words += ["--out", str(bench.out), "--runs", str(bench.runs), "--sharing", str(sharing)]
+def _words(lane: Lane, bench: Bench, sharing: int, minutes: float | None) -> list[str]:
+    words = [sys.executable, "-m", "unsmooth", "evidence", "train", lane.study, "--seed", str(lane.seed)]
+    words += [word for variant in lane.variants for word in ("--variant", variant)]
+    words += ["--scale", bench.scale, "--out", str(bench.out), "--runs", str(bench.runs), "--sharing", str(sharing)]
     return words if minutes is None else [*words, "--minutes", f"{minutes:g}"]
 
 

@@ -22,16 +22,22 @@ def test_what_is_there_is_not_left(tmp_path: Path) -> None:
     bench = Bench(scale="tiny", out=tmp_path)
     study = STUDIES["bases"]
     wanted = [(variant, seed) for variant in study.configs(bench) for seed in study.seeds(bench)]
-    assert evidence_runs.missing("bases", bench).total() == len(wanted)
+    assert sum(len(lane.variants) for lane in evidence_runs.missing("bases", bench)) == len(wanted)
     bench.store.write_study("bases", "tiny", [run(*wanted[0], 0.5), run("another", 0, 0.5)])
-    left = evidence_runs.missing("bases", bench)
-    assert left["bases", wanted[0][1]] == len(study.configs(bench)) - 1
-    assert left.total() == len(wanted) - 1
+    left = [(variant, lane.seed) for lane in evidence_runs.missing("bases", bench) for variant in lane.variants]
+    assert sorted(left) == sorted(set(wanted) - {wanted[0]})
+
+
+def test_six_runs_of_a_seed_are_three_and_three(tmp_path: Path) -> None:
+    bench = Bench(scale="tiny", out=tmp_path)
+    assert [len(lane.variants) for lane in evidence_runs.missing("less_data", bench)] == [3, 3] * len(bench.seeds)
 
 
 @pytest.mark.parametrize(("codes", "ends"), [({"bases": 0, "steering": 0}, 0), ({"bases": 0, "steering": 3}, 3)])
 def test_exit_code(codes: dict[str, int], ends: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_runs, "train_side_by_side", lambda lanes, *_: {lane: codes[lane[0]] for lane in lanes})
+    monkeypatch.setattr(
+        evidence_runs, "train_side_by_side", lambda left, *_: {lane: codes[lane.study] for lane in left}
+    )
     assert evidence_runs.main(words(tmp_path, *codes)) == ends
 
 
@@ -40,7 +46,7 @@ def test_each_is_a_process_that_knows_how_many_share(tmp_path: Path, monkeypatch
 
     def instead(*given: Any) -> list[str]:
         asked.append(original(*given))
-        return [sys.executable, "-c", f"print('said'); raise SystemExit({2 if given[0] == 'bases' else 3})"]
+        return [sys.executable, "-c", f"print('said'); raise SystemExit({2 if given[0].study == 'bases' else 3})"]
 
     original = evidence_runs._words
     monkeypatch.setattr(evidence_runs, "_words", instead)
@@ -50,7 +56,7 @@ def test_each_is_a_process_that_knows_how_many_share(tmp_path: Path, monkeypatch
     assert said == [(name, seed) for name in ("bases", "steering") for seed in seeds]
     assert all(one[one.index("--sharing") + 1] == str(len(asked)) for one in asked)
     assert all(one[one.index("--minutes") + 1] == "2" for one in asked)
-    assert (tmp_path / "runs" / f"steering-{seeds[-1]}.log").read_text() == "said\n"
+    assert (tmp_path / "runs" / f"steering-seed{seeds[-1]}-plain-sharpen-smooth.log").read_text() == "said\n"
 
 
 def test_bad_words_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
