@@ -35,5 +35,6 @@ def _page(entry: Entry) -> Page:
         }
     )
     found = f"\n\n{entry.judgement.words}" if entry.judgement else ""
+    found += "".join(f"\n\n> {caution}" for caution in words.cautions(entry))
     text = f"# {claim.id}\n\n{claim.statement}\n\n{declared}{found}\n"
     return Page(f"reference/claims/{claim.id}.md", claim.id, text)

@@ -29,6 +29,7 @@ class Claim(ABC):
         confirmed_if: What the numbers have to be for that; committed before the runs.
         refuted_if: Likewise.
         studies: Names of the training studies that it draws on.
+        beyond: What the verdict does not reach, whichever it is; told beside it.
     """
 
     id: ClassVar[str]
@@ -38,6 +39,7 @@ class Claim(ABC):
     confirmed_if: ClassVar[str]
     refuted_if: ClassVar[str]
     studies: ClassVar[tuple[str, ...]] = ()
+    beyond: ClassVar[str] = ""
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """The seeds that `measure` uses."""

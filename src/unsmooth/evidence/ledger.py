@@ -49,6 +49,7 @@ class Entry:
             "confirmed_if": self.claim.confirmed_if,
             "refuted_if": self.claim.refuted_if,
             "rule_changed_since": self.rule_changed,
+            "beyond": self.claim.beyond,
             "gpu_minutes": round(self.gpu_minutes, 2),
             "commit": self.record.made.get("commit") if self.record else None,
             "hardware": self.record.made.get("hardware") if self.record else None,

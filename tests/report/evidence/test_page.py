@@ -112,3 +112,12 @@ def test_standing_and_paper(entries: list[Entry]) -> None:
     assert [words.standing(entry) for entry in entries] == ["confirmed", "refuted", "undecided", "not run"]
     assert [words.paper(entry) for entry in entries] == ["P1", "P2", "P2", "P2"]
     assert words.cautions(Entry(FakeClaim())) == words.provenance(Entry(FakeClaim())) == []
+
+
+def test_what_a_verdict_does_not_reach_is_told_beside_it_once_there_is_one(
+    entries: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeClaim, "beyond", "Of made-up numbers alone.", raising=False)
+    assert "Of made-up numbers alone." in words.cautions(entries[0])
+    assert words.cautions(Entry(FakeClaim())) == []
+    assert entries[0].to_json()["beyond"] == "Of made-up numbers alone."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from unsmooth.evidence.accuracy import compare, draw_benefit, judge_benefit
+from unsmooth.evidence.accuracy import GRAM_ALONE, compare, draw_benefit, judge_benefit
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.claim import P1, Claim, Measured, claim
 from unsmooth.evidence.figure import Figure
@@ -33,6 +33,7 @@ class SmoothingHelps(Claim):
     )
     refuted_if: ClassVar[str] = "the interval of the average over the four settings lies wholly below 0"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data")
+    beyond: ClassVar[str] = GRAM_ALONE
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Accuracies of the plain and the smoothed models."""

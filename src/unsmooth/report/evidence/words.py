@@ -69,6 +69,8 @@ def cautions(entry: Entry) -> list[str]:
     if entry.rule_changed and entry.record is not None:
         then = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in entry.record.rule.items())
         said.append(f"The rule reads otherwise today than when the numbers were taken. It was: {then}.")
+    if entry.record is not None and entry.claim.beyond:
+        said.append(entry.claim.beyond)
     return said
 
 
