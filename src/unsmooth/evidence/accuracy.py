@@ -22,7 +22,7 @@ SETTINGS = {
 }
 GRAM_ALONE = (
     "Trained in the remedies' default form, H from a Gram matrix and so symmetric, at the plain model's learning rate. "
-    "The paper's last version has a general basis: bases-compared sets both beside the plain model, with all images and "
+    "The paper's last version has a general basis: bases-compared sets both beside the plain model, on all images and "
     "for fewer epochs."
 )
 

@@ -10,7 +10,8 @@ symmetric part of H, so that a badly conditioned V can still raise similarity fo
 the summed H: query heads that share a value head divide it among them. How the paper starts ψ and V is not known:
 `start="project"` stays as near to the weights there are as the interval allows, `start="fresh"` takes a random
 orthonormal V and equal eigenvalues. Where a LayerScale γ ends the branch (DINOv2, some of timm's), H is meant before
-it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0.
+it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0. What the choice of the basis does to accuracy in
+training from scratch is the claim `bases-compared` of `unsmooth evidence`: there the general one does best.
 
 No neutral setting: every model is changed. Causal: nothing looks across tokens that did not before. Cost in training:
 a power step (Gram) or two Newton-Schulz steps (orthogonal) for all layers together, or an inverse per layer (general),
