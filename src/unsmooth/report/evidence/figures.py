@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = 3
 _PAGE_WIDTH = 390
+# What text takes is worked out with one font and drawn with the reader's, which may be wider.
+_LETTERS, _SPARE = 44, {"left": 28, "right": 28, "top": 5, "bottom": 5}
 
 
 def figure(entry: Entry) -> altair.TopLevelMixin:
@@ -45,12 +47,13 @@ def panels_chart(drawn: Figure, title: str, of: str) -> altair.TopLevelMixin:
         raise expected(f"numbers to draw for {of}", "none", "measuring it again")
     # Legends of panels tell apart different series: each keeps its own.
     chart = alt.concat(*charts, columns=_COLUMNS).resolve_scale(color="independent", strokeDash="independent")
-    letters = 60 * min(len(charts), _COLUMNS)
+    letters = _LETTERS * min(len(charts), _COLUMNS)
     head = alt.TitleParams(
         textwrap.wrap(printable(title), letters),
         subtitle=textwrap.wrap(printable(drawn.caption), round(letters * 1.2)),
     )
-    made: altair.TopLevelMixin = chart.properties(title=head).configure(**_config(INK, FAINT, "white"))
+    config = {**_config(INK, FAINT, "white"), "padding": _SPARE}
+    made: altair.TopLevelMixin = chart.properties(title=head).configure(**config)
     return made
 
 
