@@ -61,7 +61,7 @@ class Cell:
     @property
     def rounds(self) -> int:
         """Short measurements are repeated; in long ones the steps themselves are repetition enough."""
-        return 7 if self.texts * self.tokens <= 64 * 128 else 1
+        return 5 if self.texts * self.tokens <= 64 * 128 else 1
 
 
 def plan(models: Sequence[str], lengths: Sequence[int], counts: Sequence[int]) -> Iterator[Cell]:
