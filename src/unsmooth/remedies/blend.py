@@ -9,12 +9,12 @@ runs forward and one backward instead; torch.compile fuses the plain operations 
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from unsmooth.remedies.triton_here import HAS_TRITON
 
 Weight = Tensor | float
 
@@ -60,12 +60,7 @@ def blend_whole(x: Tensor, of: Tensor, gain: Weight, shift: Weight) -> Tensor:
 
 def _has_kernel(x: Tensor, of: Tensor) -> bool:
     known = (torch.float32, torch.bfloat16, torch.float16)
-    return x.is_cuda and of.shape == x.shape and x.dtype in known and of.dtype == x.dtype and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return HAS_TRITON and x.is_cuda and of.shape == x.shape and x.dtype in known and of.dtype == x.dtype
 
 
 def _flat(weight: Weight, x: Tensor) -> Weight:

@@ -49,8 +49,34 @@ from unsmooth.remedies.tile_kernels import (
     where_seen,
     zero_tiles,
 )
+from unsmooth.remedies.token_kernels import with_rows
+from unsmooth.remedies.triton_here import on_its_device
 
 _CAUSAL = tl.constexpr(tile_kernels.CAUSAL)
+
+
+@triton.jit
+def _of_group(starts, steps, batch, group, COUNT: tl.constexpr):
+    """Where a group of heads begins in each; steps are from one sequence, group, head and row to the next."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (starts[one] + batch * steps[one][0] + group * steps[one][1],)
+    return found
+
+
+@triton.jit
+def _mixing(before, after, bias, G: tl.constexpr, H: tl.constexpr, BEFORE: tl.constexpr, BIAS: tl.constexpr):
+    """A group's numbers: over logits, over maps, to all that is seen."""
+    over_logits = load_numbers(before, G * G) if BEFORE else ()
+    to_seen = load_numbers(bias, H) if BIAS else ()
+    return over_logits, load_numbers(after, H * G), to_seen
+
+
+@triton.jit
+def _logits(left, right, scale, added, pre, G: tl.constexpr, BEFORE: tl.constexpr, PRECISION: tl.constexpr):
+    """Those that each head has of its own, and as they are mixed."""
+    own = scaled(products(left, right, G, PRECISION), scale, added, G)
+    return own, mixed(own, pre, G, G) if BEFORE else own
 
 
 @triton.jit
@@ -63,14 +89,8 @@ def _forward_kernel(
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     batch, group = program // groups, program % groups
-    q, k, v = (
-        q + batch * q_at[0] + group * q_at[1],
-        k + batch * k_at[0] + group * k_at[1],
-        v + batch * v_at[0] + group * v_at[1],
-    )
-    pre = load_numbers(before, G * G) if BEFORE else ()
-    post = load_numbers(after + group * by_group, H * G)
-    constant = load_numbers(bias, H) if BIAS else ()
+    q, k, v, out = _of_group((q, k, v, out), (q_at, k_at, v_at, out_at), batch, group, 4)
+    pre, post, constant = _mixing(before, after + group * by_group, bias, G, H, BEFORE, BIAS)
 
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     q_tiles = in_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS, WIDE)
@@ -80,9 +100,7 @@ def _forward_kernel(
         key = start + tl.arange(0, KEYS)
         k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
-        if BEFORE:
-            logits = mixed(logits, pre, G, G)
+        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
         tops, totals = add_exponentials(tops, totals, logits, seen, G)
     logarithm = logarithms(tops, totals, G)
     store_rows(lse + program * G * queries, query, queries, logarithm, G)
@@ -93,14 +111,11 @@ def _forward_kernel(
         k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
         v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
-        if BEFORE:
-            logits = mixed(logits, pre, G, G)
+        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
         maps = mixed(softmax(logits, logarithm, seen, 1, G), post, H, G)
         if BIAS:
             maps = add_where_seen(maps, constant, seen, H)
         heads = add_products(heads, maps, v_tiles, H, PRECISION)
-    out += batch * out_at[0] + group * out_at[1]
     store_tiles(out, out_at, query, queries, heads, 1.0, H, WIDTH, WIDE)
 
 
@@ -114,14 +129,8 @@ def _query_kernel(
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     batch, group = program // groups, program % groups
-    q, k, v, grad = (
-        q + batch * q_at[0] + group * q_at[1],
-        k + batch * k_at[0] + group * k_at[1],
-        v + batch * v_at[0] + group * v_at[1],
-        grad + batch * grad_at[0] + group * grad_at[1],
-    )
-    pre = load_numbers(before, G * G) if BEFORE else ()
-    post = load_numbers(after + group * by_group, H * G)
+    q, k, v, grad, of_q = _of_group((q, k, v, grad, of_q), (q_at, k_at, v_at, grad_at, of_q_at), batch, group, 5)
+    pre, post, _ = _mixing(before, after + group * by_group, None, G, H, BEFORE, False)
 
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     q_tiles = in_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS, WIDE)
@@ -135,9 +144,7 @@ def _query_kernel(
         k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
         v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
-        if BEFORE:
-            logits = mixed(logits, pre, G, G)
+        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
         of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
         of_post = add_row_sums(of_post, of_mixed, softmax(logits, logarithm, seen, 1, G), H, G)
         if BIAS:
@@ -158,8 +165,7 @@ def _query_kernel(
         k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
         v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
         seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        own = scaled(products(q_tiles, k_tiles, G, PRECISION), scale, added, G)
-        logits = mixed(own, pre, G, G) if BEFORE else own
+        own, logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)
         of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
         of_maps = mixed_back(of_mixed, post, G, H)
         of_logits = softmax_back(softmax(logits, logarithm, seen, 1, G), of_maps, summed, 1, G)
@@ -167,7 +173,6 @@ def _query_kernel(
             of_pre = add_row_sums(of_pre, of_logits, own, G, G)
             of_logits = mixed_back(of_logits, pre, G, G)
         rows = add_products(rows, of_logits, k_tiles, G, PRECISION)
-    of_q += batch * of_q_at[0] + group * of_q_at[1]
     store_tiles(of_q, of_q_at, query, queries, of_parts(rows, PARTS, WIDE), scale, H, WIDTH, WIDE)
 
     of_weights += (tl.program_id(1) * tl.num_programs(0) + program) * (H * G + H + G * G)
@@ -186,15 +191,9 @@ def _key_kernel(
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     batch, group = program // groups, program % groups
-    q, k, v, grad = (
-        q + batch * q_at[0] + group * q_at[1],
-        k + batch * k_at[0] + group * k_at[1],
-        v + batch * v_at[0] + group * v_at[1],
-        grad + batch * grad_at[0] + group * grad_at[1],
-    )
-    pre = load_numbers(before, G * G) if BEFORE else ()
-    post = load_numbers(after + group * by_group, H * G)
-    constant = load_numbers(bias, H) if BIAS else ()
+    q, k, v, grad = _of_group((q, k, v, grad), (q_at, k_at, v_at, grad_at), batch, group, 4)
+    of_k, of_v = _of_group((of_k, of_v), (of_k_at, of_v_at), batch, group, 2)
+    pre, post, constant = _mixing(before, after + group * by_group, bias, G, H, BEFORE, BIAS)
 
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     k_tiles = in_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS, WIDE)
@@ -208,9 +207,7 @@ def _key_kernel(
         logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
         summed = load_rows(of_sums + program * G * queries, query, queries, 0.0, G)
         seen, added = seen_and_added(mask, mask_at, batch, query[None, :], key[:, None], queries, keys, KIND)
-        logits = scaled(products(k_tiles, q_tiles, G, PRECISION), scale, added, G)
-        if BEFORE:
-            logits = mixed(logits, pre, G, G)
+        logits = _logits(k_tiles, q_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
         maps = softmax(logits, logarithm, seen, 0, G)
         mixed_maps = mixed(maps, post, H, G)
         if BIAS:
@@ -221,8 +218,6 @@ def _key_kernel(
         if BEFORE:
             of_logits = mixed_back(of_logits, pre, G, G)
         k_rows = add_products(k_rows, of_logits, q_tiles, G, PRECISION)
-    of_k += batch * of_k_at[0] + group * of_k_at[1]
-    of_v += batch * of_v_at[0] + group * of_v_at[1]
     store_tiles(of_k, of_k_at, key, keys, of_parts(k_rows, PARTS, WIDE), scale, H, WIDTH, WIDE)
     store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, WIDTH, WIDE)
 
@@ -231,12 +226,13 @@ def _key_kernel(
 ROWS, ACROSS = 16, 32
 
 
+@on_its_device
 def forward(
     query: Tensor, key: Tensor, value: Tensor, before: Tensor | None, after: Tensor, bias: Tensor | None,
     mask: Tensor | None, causal: bool, scale: float, parts: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What the heads give, and of every map the logarithms of the sums of its softmax, (batch, maps, queries)."""
-    q, k, v = _with_rows(query), _with_rows(key), _with_rows(value)
+    q, k, v = with_rows(query), with_rows(key), with_rows(value)
     out = torch.empty_like(query)
     lse = q.new_empty(len(q), q.shape[1] * parts, q.shape[2], dtype=torch.float32)
     steps = *(_steps(one, parts) for one in (q, k, v, out)), _by_mask(mask)
@@ -248,13 +244,14 @@ def forward(
     return out, lse
 
 
+@on_its_device
 def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor,
     before: Tensor | None, after: Tensor, bias: Tensor | None, mask: Tensor | None,
     causal: bool, scale: float, parts: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of queries, keys and values, and by group those of after, bias and before one after the other."""
-    q, k, v, grad = _with_rows(query), _with_rows(key), _with_rows(value), _with_rows(grad)
+    q, k, v, grad = with_rows(query), with_rows(key), with_rows(value), with_rows(grad)
     of_q, of_k, of_v = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     of_sums, of_weights = torch.empty_like(lse), _weight_sums(lse, _grid(q, parts), len(q), parts)
     steps = [_steps(one, parts) for one in (q, k, v, grad)]
@@ -272,10 +269,6 @@ def backward(
     # Groups may share their weights.
     over = (0, 1) if len(after) == of_weights.shape[2] else (0, 1, 2)
     return of_q, of_k, of_v, of_weights.sum(dim=over).view(len(after), -1)
-
-
-def _with_rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _steps(x: Tensor, parts: int) -> tuple[int, int, int, int]:
