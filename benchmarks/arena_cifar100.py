@@ -2,6 +2,7 @@
 
 python -m benchmarks.arena_cifar100                    # all of it -> benchmarks/results/arena_cifar100, docs/arena
 python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 while something is left
+python -m benchmarks.arena_cifar100 --mps              # kernels of its processes beside each other, not in turns
 python -m benchmarks.arena_cifar100 --out DIR --runs DIR --quiet    # words beside --out go to `unsmooth arena`
 
 What it takes, before it was run:
@@ -30,10 +31,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence_page import table
+from benchmarks.multi_process_service import multi_process_service
 from unsmooth.cli.app import run
 from unsmooth.files import write_whole
 from unsmooth.report.arena import rates_chosen_on
@@ -136,8 +139,10 @@ def main() -> int:
     reader = argparse.ArgumentParser(description="The arena on CIFAR-100.", allow_abbrev=False)
     reader.add_argument("--out", type=Path, default=RESULTS)
     reader.add_argument("--docs", type=Path, default=DOCS)
+    reader.add_argument("--mps", action="store_true", help="run kernels of several processes beside each other")
     given, more = reader.parse_known_args()
-    code = run(words(given.out, more))
+    with multi_process_service() if given.mps else nullcontext():
+        code = run(words(given.out, more))
     if code == 0:
         publish(given.out, given.docs)
     return code

@@ -14,22 +14,19 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.multi_process_service import multi_process_service
 from unsmooth.cli.app import EXIT_NOT_FINISHED
-from unsmooth.errors import UnsmoothError, expected
+from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import STUDIES, Bench
 from unsmooth.evidence.scale import known_scale
 from unsmooth.training.driving import AT_ONCE
-
-CONTROL = "nvidia-cuda-mps-control"
 
 
 @dataclass(frozen=True)
@@ -93,20 +90,6 @@ def _words(lane: Lane, bench: Bench, sharing: int, minutes: float | None) -> lis
     words += [word for variant in lane.variants for word in ("--variant", variant)]
     words += ["--scale", bench.scale, "--out", str(bench.out), "--runs", str(bench.runs), "--sharing", str(sharing)]
     return words if minutes is None else [*words, "--minutes", f"{minutes:g}"]
-
-
-@contextmanager
-def multi_process_service() -> Iterator[None]:
-    """NVIDIA's Multi-Process Service of our own, over when this is over."""
-    if shutil.which(CONTROL) is None:
-        raise expected(f"{CONTROL} for --mps", "no such command", "the same without --mps")
-    with tempfile.TemporaryDirectory() as folder:  # its sockets want short paths
-        os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
-        subprocess.run([CONTROL, "-d"], check=True)
-        try:
-            yield
-        finally:
-            subprocess.run([CONTROL], input=b"quit\n", check=False)
 
 
 def _reader() -> argparse.ArgumentParser:

@@ -71,7 +71,10 @@ def _work(
 ) -> None:
     import torch
 
-    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    threads = max(1, torch.get_num_threads() // processes)
+    torch.set_num_threads(threads)
+    # Read when the compiler is first imported; by default each process has helpers for all cores.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     parent = os.getppid()
     try:
         with telling() as tell:
