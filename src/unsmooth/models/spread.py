@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models.stored import hooks_of
+from unsmooth.models.walk import modules_of
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -18,7 +19,7 @@ def is_sharded(model: nn.Module) -> bool:
     >>> is_sharded(nn.Linear(2, 2))
     False
     """
-    return any(True for _ in _sharded_modules(model))
+    return any(True for _ in sharded_modules(model))
 
 
 def is_spread(model: nn.Module) -> bool:
@@ -51,7 +52,7 @@ def home_of(model: nn.Module) -> torch.device:
 @contextmanager
 def sharded_as_before(model: nn.Module) -> Iterator[None]:
     """Weights that a forward pass has gathered, and would leave so until the next step, are let go again."""
-    sharded = [module for module in _sharded_modules(model) if _holds_shards(module)]
+    sharded = [module for module in sharded_modules(model) if _holds_shards(module)]
     try:
         yield
     finally:
@@ -59,8 +60,12 @@ def sharded_as_before(model: nn.Module) -> Iterator[None]:
             module.reshard()
 
 
-def _sharded_modules(model: nn.Module) -> Iterator[Any]:
-    return (module for module in model.modules() if any(base.__name__ == "FSDPModule" for base in type(module).__mro__))
+def sharded_modules(model: nn.Module) -> Iterator[Any]:
+    """The modules that FSDP2 has sharded: it gives each a class of its own making."""
+    found = modules_of(model)
+    # Of a few hundred modules there are a dozen classes.
+    kinds = {kind for kind in {*map(type, found)} if any(base.__name__ == "FSDPModule" for base in kind.__mro__)}
+    return (module for module in found if type(module) in kinds)
 
 
 def _holds_shards(module: nn.Module) -> bool:

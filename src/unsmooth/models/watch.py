@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.host import Host, Tap
 from unsmooth.models.remedied import extra_tokens
+from unsmooth.models.walk import modules_of
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -152,7 +153,7 @@ def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
 
 def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
-    if any(is_compiled(module) for module in model.modules()):
+    if any(is_compiled(module) for module in modules_of(model)):
         stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return stance
     return nullcontext()

@@ -16,6 +16,7 @@ from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
+from unsmooth.models.walk import modules_of
 from unsmooth.scanning.data import RawBatch
 
 TokenChoice = Literal["content", "all"]
@@ -207,12 +208,12 @@ def _special_tokens(
 @contextmanager
 def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]:
     """Evaluation mode, no gradients, no key-value cache; everything is put back as it was."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules_of(model) if module.training]
     # The stacks of an encoder–decoder model have configurations of their own.
     configs = [] if core is None else [getattr(module, "config", None) for module in core.modules()]
     cached = list({id(config): config for config in configs if getattr(config, "use_cache", None)}.values())
     try:
-        model.eval()
+        _evaluate(model)
         for config in cached:
             setattr(config, "use_cache", False)  # noqa: B010 - configurations have no type in common
         with torch.no_grad(), sharded_as_before(model):
@@ -224,12 +225,31 @@ def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]
             setattr(config, "use_cache", True)  # noqa: B010
 
 
+def _evaluate(module: nn.Module) -> None:
+    """`module.eval()`, which takes a few hundred modules a millisecond; a look at a training has not many of them."""
+    if type(module).eval is not nn.Module.eval or type(module).train is not nn.Module.train:
+        module.eval()
+        return
+    _set_mode(module, training=False)
+    for child in module._modules.values():
+        if child is not None:
+            _evaluate(child)
+
+
 def _train_again(module: nn.Module) -> None:
     """A module with a say in its mode, as some remedies have, is asked; one with parts would switch those too."""
     if type(module).train is nn.Module.train or any(True for _ in module.children()):
-        module.training = True
+        _set_mode(module, training=True)
     else:
         module.train()
+
+
+def _set_mode(module: nn.Module, *, training: bool) -> None:
+    """Without the way through `nn.Module.__setattr__`, which asks whether it is a parameter, a module, a buffer."""
+    if type(module).__setattr__ is nn.Module.__setattr__ and "training" in vars(module):
+        vars(module)["training"] = training
+    else:
+        module.training = training
 
 
 @contextmanager

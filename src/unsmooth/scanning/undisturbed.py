@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_not
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from unsmooth.models.walk import modules_of
+
+# Numbers of a tensor that is copied together with others.
+_SMALL = 1 << 12
 
 
 @contextmanager
@@ -30,7 +36,8 @@ def random_kept(device: torch.device) -> Iterator[None]:
     python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
     try:
         # Other devices than this one are not asked: starting a GPU that nobody uses costs seconds.
-        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=_kind(device)):
+        kind = _kind(device)
+        with torch.random.fork_rng([device] if kind == device.type else [], device_type=kind):
             yield
     finally:
         random.setstate(python)
@@ -39,27 +46,67 @@ def random_kept(device: torch.device) -> Iterator[None]:
 
 
 def _kind(device: torch.device) -> str:
-    return "cuda" if device.type == "cpu" else device.type
+    """What torch is to ask for generators: the CPU's come along anyway, and a tensor without content has none."""
+    return "cuda" if device.type in ("cpu", "meta") else device.type
 
 
 @contextmanager
-def tensors_kept(model: nn.Module, *, weights: bool = True) -> Iterator[None]:
+def tensors_kept(model: nn.Module, *, weights: bool = True, small: SmallOnes | None = None) -> Iterator[None]:
     """Buffers, and with `weights` parameters, hold afterwards what they held before, in the tensors they were.
 
     Batch norms count, rotary embeddings may grow, some remedies bring weights into their exact form for evaluation.
+
+    Args:
+        model: Whose.
+        weights: Parameters too.
+        small: Knows the small ones from the last time, for who looks at the same model again and again.
     """
-    buffers = [(module, name, value) for module in model.modules() for name, value in module._buffers.items()]
+    buffers = [(module, name, value) for module in modules_of(model) for name, value in module._buffers.items()]
     found = [value for _, _, value in buffers if value is not None] + (list(model.parameters()) if weights else [])
-    kept = [(one, one.clone()) for one in map(local, found)]
+    small = small or SmallOnes()
+    rest = small.take(found)
+    kept, kept_small = [(one, one.clone()) for one in map(local, rest)], small.copies()
     try:
         yield
     finally:
         for tensor, value in kept:
             # By `.data`: nothing has changed in the end, and a backward pass that is still to come need not refuse.
             tensor.data.copy_(value)
+        small.put_back(kept_small)
         for module, name, buffer in buffers:
             if module._buffers.get(name) is not buffer:
                 module._buffers[name] = buffer
+
+
+class SmallOnes:
+    """Small tensors by the hundred, copied as one of each type: a GPU would take a launch for each, there and back."""
+
+    def __init__(self) -> None:
+        self._known: list[Tensor] = []
+        self._addresses: list[int] = []
+        self._flat: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+
+    def take(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Choose those that are small; returns the rest."""
+        small, rest = list[Tensor](), list[Tensor]()
+        for one in tensors:
+            fits = type(one) in (Tensor, nn.Parameter) and one.numel() <= _SMALL and one.is_contiguous()
+            (small if fits else rest).append(one)
+        addresses = [one.data_ptr() for one in small]
+        if addresses != self._addresses or any(map(is_not, small, self._known)):
+            self._known, self._addresses, self._flat = small, addresses, {}
+            for one in small:
+                self._flat.setdefault((one.device, one.dtype), []).append(one.data.view(-1))
+        return rest
+
+    def copies(self) -> list[tuple[Tensor, ...]]:
+        """What they hold now."""
+        return [torch.split(torch.cat(alike), [one.numel() for one in alike]) for alike in self._flat.values()]
+
+    def put_back(self, copies: Sequence[Sequence[Tensor]]) -> None:
+        """Have them hold that again."""
+        for alike, values in zip(self._flat.values(), copies, strict=True):
+            torch._foreach_copy_(alike, list(values))
 
 
 def local(tensor: Tensor) -> Tensor:
