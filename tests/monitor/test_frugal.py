@@ -36,7 +36,7 @@ def test_nothing_is_gathered_beside_the_numbers(name: str, monkeypatch: pytest.M
     assert collector.state is not None
     # Three sums for each layer and metric, four for each layer, three for each metric, and two counts.
     layers = len(collector.places)
-    assert sum(getattr(collector.state, kept).numel() for kept in collector.state._defaults) == 7 * layers + 3 + 2
+    assert sum(kept.numel() for kept in collector.state.by_name().values()) == 7 * layers + 3 + 2
 
 
 def test_the_numbers_are_those_of_a_scan_that_gathers_more() -> None:

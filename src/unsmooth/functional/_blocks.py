@@ -189,10 +189,10 @@ def _block(
     x_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor, exact: bool, dtype: torch.dtype, workspace: Workspace
 ) -> Block:
     room_BND = workspace.take("room", x_BND.shape, dtype, x_BND.device)
-    if exact and x_BND.dtype == dtype:
+    if mask_BN is None and x_BND.dtype == dtype:
+        return Block(x_BND, room_BND, None, None, euclidean_norm(x_BND), count_B, exact)
+    if exact and mask_BN is not None and x_BND.dtype == dtype:
         norms = euclidean_norm(x_BND)
-        if mask_BN is None:
-            return Block(x_BND, room_BND, None, None, norms, count_B, exact)
         # Without a copy weights keep padding out, unless it is not finite: zero times NaN is NaN.
         if bool(norms.isfinite().all()):
             weight = mask_BN.to(dtype)
@@ -242,6 +242,9 @@ def _absolute_sums(block: Block, matrix_BND: Tensor, wanted: frozenset[str], nam
 
 def joined(parts: Sequence[Sums]) -> Sums:
     """The sums of all sequences from those of their blocks."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return {name: one_after_another([part[name] for part in parts]) for name in parts[0]}
+
+
+def one_after_another(tensors: Sequence[Tensor]) -> Tensor:
+    """`torch.cat`, which copies one alone too."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))

@@ -20,7 +20,7 @@ from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
 from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences
 from unsmooth.monitor.sinks import Card, Sink
-from unsmooth.monitor.summing import agreed, reading_of
+from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.plan import check_tokens
@@ -188,11 +188,12 @@ class Monitor:
         collectors: list[Collector] = []
         try:
             collectors = self._look.read()
+            for collector in collectors:
+                collector.settle()  # here the device is waited for, and nowhere before
         except Exception as error:
             problem = one_line(error)
         try:
-            problem = agreed(problem)
-            if problem:
+            if problem := added_up(problem, collectors):
                 raise UnsmoothError(problem)
             reading = reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
         except Exception as error:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unsmooth.functional import BoundMetric
 from unsmooth.models import find_stacks, special_ids
 from unsmooth.models.anatomy import Observer
 from unsmooth.models.remedied import describe_remedies
+from unsmooth.models.spread import sharded_modules
+from unsmooth.models.walk import modules_of
 from unsmooth.monitor.batch import fitting, shortened
 from unsmooth.scanning.calling import (
+    Selection,
     TokenChoice,
     as_inputs,
     call,
@@ -27,7 +30,7 @@ from unsmooth.scanning.calling import (
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, to_device
 from unsmooth.scanning.plan import sites_of
-from unsmooth.scanning.undisturbed import any_kernel, local, random_kept, tensors_kept
+from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, local, random_kept, tensors_kept
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -36,6 +39,25 @@ def plain(model: nn.Module) -> nn.Module:
     while isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
         model = model.module if isinstance(model, wrappers) else model._orig_mod  # type: ignore[assignment]
     return model
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A batch that is looked at again and again, with what does not change from look to look.
+
+    Args:
+        batch: As it came.
+        device: Where the model was.
+        entry: What to call.
+        inputs: With what, on that device.
+        selections: Which tokens are measured, for each stack.
+    """
+
+    batch: RawBatch
+    device: torch.device
+    entry: nn.Module
+    inputs: RawBatch
+    selections: Sequence[Selection]
 
 
 class Probe:
@@ -66,6 +88,8 @@ class Probe:
         self._special = special_ids(model, None)
         # A remedy may bring weights into their exact form for evaluation; of others that is seen at the first look.
         self._weights_change = any(describe_remedies(stack.blocks) for stack in found)
+        self._ready: _Ready | None = None
+        self._small = SmallOnes()
 
     @property
     def device(self) -> torch.device:
@@ -99,35 +123,61 @@ class Probe:
     def begin(self, collectors: Sequence[Collector], batch: RawBatch) -> tuple[nn.Module, RawBatch]:
         """Have collectors expect the tokens of a batch; returns what to call, and with what."""
         entry, inputs = entry_of(self.entry, self._beside, as_inputs(batch, self.core))
-        for stack, collector in zip(self.stacks, collectors, strict=True):
-            tokens = (self._special, stack.prefix_tokens, stack.reads)
-            collector.begin(select_tokens(inputs, self.tokens, *tokens))
+        for collector, selection in zip(collectors, self._selections(inputs), strict=True):
+            collector.begin(selection)
         return entry, inputs
 
     def __call__(self, batch: RawBatch) -> list[Collector]:
-        """One pass in evaluation mode; the model and everything random are afterwards as they were."""
-        collectors = self.collectors()
+        """One pass in evaluation mode; the model and everything random are afterwards as they were.
+
+        No device is waited for: `settle` of the collectors does that.
+        """
+        collectors, ready = self.collectors(), self._made_ready(batch)
+        for collector, selection in zip(collectors, ready.selections, strict=True):
+            collector.begin(selection)
         with self._undisturbed(), self.watch(collectors, collectors):
-            entry, inputs = self.begin(collectors, batch)
-            call(entry, to_device(inputs, self.device))
+            call(ready.entry, ready.inputs)
             end(collectors)
         return collectors
 
+    def _selections(self, inputs: RawBatch) -> list[Selection]:
+        """Which tokens to measure, for each stack."""
+        return [
+            select_tokens(inputs, self.tokens, self._special, stack.prefix_tokens, stack.reads) for stack in self.stacks
+        ]
+
+    def _made_ready(self, batch: RawBatch) -> _Ready:
+        """A batch on the model's device; where it is the one of the last look, nothing is left to do."""
+        device, last = self.device, self._ready
+        if last is None or last.batch is not batch or last.device != device:
+            entry, inputs = entry_of(self.entry, self._beside, as_inputs(batch, self.core))
+            chosen = self._selections(_masks_at_hand(inputs))
+            last = self._ready = _Ready(batch, device, entry, to_device(inputs, device), chosen)
+        return last
+
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        versions = None if self._weights_change else [local(one)._version for one in self.model.parameters()]
+        versions = None if self._weights_change else self._versions()
         with (
             any_kernel(),
             random_kept(self.device),
-            tensors_kept(self.model, weights=self._weights_change),
+            tensors_kept(self.model, weights=self._weights_change, small=self._small),
             quiet_evaluation(self.model, self.core),
         ):
             try:
                 yield
             finally:
                 _reshard(self.model)
-        if versions is not None and versions != [local(one)._version for one in self.model.parameters()]:
+        if versions is not None and versions != self._versions():
             self._weights_change = True  # from now on they are put back
+
+    def _versions(self) -> list[int]:
+        """How often each weight was changed in place."""
+        weights = (one for module in modules_of(self.model) for one in module._parameters.values())
+        # A plain one is asked itself: it need not be looked into for what this process holds.
+        return [
+            one._version if type(one) is nn.Parameter else local(one)._version for one in weights if one is not None
+        ]
 
 
 def end(collectors: Sequence[Collector]) -> None:
@@ -137,8 +187,14 @@ def end(collectors: Sequence[Collector]) -> None:
             collector.end(0)
 
 
+def _masks_at_hand(inputs: RawBatch) -> RawBatch:
+    """A batch whose masks and ids are on the CPU: there one can ask which tokens they select."""
+    if not isinstance(inputs, Mapping):
+        return inputs
+    return {key: one.cpu() if isinstance(one, Tensor) and one.ndim <= 2 else one for key, one in inputs.items()}
+
+
 def _reshard(model: nn.Module) -> None:
     """An FSDP2 root keeps its weights gathered until the backward pass, which a look does not have."""
-    for module in model.modules():
-        if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
-            module.reshard()  # type: ignore[operator]
+    for module in sharded_modules(model):
+        module.reshard()

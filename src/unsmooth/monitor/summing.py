@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from unsmooth.functional import BoundMetric
 from unsmooth.models import Anatomy
 from unsmooth.monitor.reading import Reading
 from unsmooth.scanning.assemble import rows_of
 from unsmooth.scanning.collect import Collector
-from unsmooth.scanning.ranks import merge, world
+from unsmooth.scanning.ranks import world
 from unsmooth.scanning.result import Row
+from unsmooth.scanning.statistics import Place
 
 
-def agreed(problem: str) -> str:
-    """The first problem that any process has: either all take part in a reading, or none does."""
+@dataclass(frozen=True)
+class _Part:
+    """What one process has seen of one stack; no places where the stack had no part in its pass."""
+
+    places: tuple[Place, ...]
+    dims: tuple[int, ...]
+    sums: Mapping[str, Tensor]
+
+
+def added_up(problem: str, collectors: Sequence[Collector]) -> str:
+    """Let every collector hold the sums of all processes; returns the first problem that any of them has.
+
+    Either all take part in a reading, or none does. All is said in one message: of each of a dozen sums by itself, a
+    dozen GPUs would wait for each other a dozen times.
+    """
     if world()[1] == 1:
         return problem
-    problems: list[str] = [""] * world()[1]
-    dist.all_gather_object(problems, problem)
-    return next(filter(None, problems), "")
+    own = [_Part(one.places, one.dims, {} if one.state is None else one.state.by_name()) for one in collectors]
+    gathered: list[tuple[str, list[_Part]]] = [("", [])] * world()[1]
+    dist.all_gather_object(gathered, (problem, own))
+    if found := next((problem for problem, _ in gathered if problem), ""):
+        return found
+    for number, collector in enumerate(collectors):
+        parts = [parts[number] for _, parts in gathered if parts[number].places]
+        if parts and collector.state is None:
+            collector.start(parts[0].places, parts[0].dims)
+        if collector.state is not None:
+            collector.state.become_total([part.sums for part in parts])
+    return ""
 
 
 def reading_of(
@@ -34,13 +57,12 @@ def reading_of(
     step: int,
     start: float,
 ) -> Reading:
-    """The numbers of all processes; `start` is when the look began, by `time.perf_counter`."""
+    """The numbers that collectors hold; `start` is when the look began, by `time.perf_counter`."""
     rows: list[Row] = []
     healthy = True
     for stack, collector in zip(stacks, collectors, strict=True):
-        merge(collector, {})
-        if collector.state is not None:
-            state = collector.state.to(torch.device("cpu"))  # one wait for the device, not one for each number
-            rows += [replace(row, stack=stack.stack) for row in rows_of(collector, state, metrics)]
+        if (state := collector.state) is not None:
+            found = rows_of(collector, state, metrics)
+            rows += [replace(row, stack=stack.stack) for row in found] if stack.stack else found
             healthy = healthy and not bool(state.nonfinite.any())
     return Reading(step, tuple(rows), time.perf_counter() - start, healthy)

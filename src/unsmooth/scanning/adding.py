@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from unsmooth.functional import BoundMetric, Tokens, mean_cosine
-from unsmooth.functional._blocks import Sums, light_tokens
+from unsmooth.functional._blocks import Sums, light_tokens, one_after_another
 from unsmooth.scanning.calling import Selection
 from unsmooth.scanning.confounds import COSINES, ConfoundBatch, ConfoundState
-from unsmooth.scanning.statistics import Place, ScanState
+from unsmooth.scanning.statistics import Place, RunningSums
 
 ENOUGH = 1 << 20
 """Numbers of a layer, in batches that are over, that wait for no more."""
@@ -91,15 +91,15 @@ class Adder:
         metrics: All metrics.
         stages: The places of each stage.
         ends: Indices of the first and last residual layer among all places.
-        state: Sums of metrics.
+        state: Sums of metrics, which may be kept elsewhere than on `device`.
         confounds: Sums of what stands out; None where nobody asked.
-        device: Where sums are.
+        device: Where metrics are evaluated.
     """
 
     metrics: Sequence[BoundMetric]
     stages: Sequence[Sequence[Place]]
     ends: tuple[int, int] | None
-    state: ScanState
+    state: RunningSums
     confounds: ConfoundState | None
     device: torch.device
 
@@ -122,20 +122,24 @@ class Adder:
             stage_of += [stage] * len(places)
             if self.confounds is not None:
                 self._add_confounds(places, batches, seen, tokens, finite[-1] & (lengths[-1] >= 2), by_place)
-        together = (torch.cat(values), torch.cat(finite), torch.cat(zeros), torch.stack(lengths))
+        home = self.state.count.device
+        together = (*map(one_after_another, (values, finite, zeros)), torch.stack(lengths))
         numbers = [batch.number for batch in batches for _ in range(batch.sequences)]
-        stage_K, number_B = (torch.tensor(row, device=self.device) for row in (stage_of, numbers))
-        self.state.update(*together, stage_K, number_B, self.ends)
+        stage_K, number_B = (torch.tensor(row, device=home) for row in (stage_of, numbers))
+        values_KMB, finite_KB, zeros_KB, lengths_SB = _brought(together, home)
+        self.state.update(values_KMB, finite_KB, zeros_KB, lengths_SB, stage_K, number_B, self.ends)
 
     def _as_one_batch(self, seen: Sequence[SeenLayers]) -> Tokens:
         """Sums of all batches and places: metrics that read nothing else are then evaluated once."""
-        sums = {name: torch.cat([layers.sums[name].to(self.device) for layers in seen]) for name in seen[0].sums}
+        sums = {
+            name: one_after_another([layers.sums[name].to(self.device) for layers in seen]) for name in seen[0].sums
+        }
         return light_tokens(sums, (len(sums["count_B"]), *seen[0].shape[1:]), sums["norms_BN"].dtype)
 
     def _values(self, number: int, metric: BoundMetric, tokens: Tokens, seen: Sequence[SeenLayers]) -> Tensor:
         """Values of one metric, of all batches and places."""
         if number in seen[0].direct:
-            return torch.cat([layers.direct[number].to(self.device) for layers in seen])
+            return one_after_another([layers.direct[number].to(self.device) for layers in seen])
         return metric(tokens)
 
     def _add_confounds(
@@ -186,3 +190,12 @@ class Adder:
         if layers.confounds.massive_BN is not None:
             massive_PBN = layers.confounds.massive_BN.to(self.device).view(by_place) & usable_PB1
             self.confounds.count_tokens(at, massive_PBN[chosen], *batch.where(layers, self.device))
+
+
+def _brought(tensors: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """The tensors on a device: in one piece, because a GPU is waited for once for each that is brought."""
+    if all(tensor.device == device for tensor in tensors):
+        return tensors
+    brought = torch.cat([tensor.double().flatten() for tensor in tensors]).to(device)
+    parts = torch.split(brought, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]

@@ -20,7 +20,7 @@ from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.ranks import world
 from unsmooth.scanning.result import Change, Confound, MetricCard, Row, Scan
 from unsmooth.scanning.sentence import one_sentence
-from unsmooth.scanning.statistics import Place, ScanState, Summary
+from unsmooth.scanning.statistics import Place, RunningSums, Summary
 from unsmooth.scanning.together import together
 
 # A scan has a site of its own beside those of a model's blocks.
@@ -71,7 +71,7 @@ def assemble(
 
 
 def _of_stack(
-    anatomy: Anatomy, collector: Collector, state: ScanState, model: nn.Module, plan: Plan, tokenizer: Any | None
+    anatomy: Anatomy, collector: Collector, state: RunningSums, model: nn.Module, plan: Plan, tokenizer: Any | None
 ) -> Scan:
     if not state.length_counts():
         raise expected(
@@ -117,17 +117,18 @@ def model_name(model: nn.Module) -> str:
     return (origin.id if origin else "") or type(model).__name__
 
 
-def rows_of(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]) -> tuple[Row, ...]:
+def rows_of(collector: Collector, state: RunningSums, metrics: Sequence[BoundMetric]) -> tuple[Row, ...]:
     """Every number by site and layer."""
     rows = []
+    tokens_K, own = [int(count) for count in state.tokens.tolist()], state.summaries()
     for index, place in enumerate(collector.places):
         for number, metric in enumerate(metrics):
             across = _across(collector, metric, place)
-            found = across or state.summary(index, number)
+            found = across or own[index][number]
             # A pair metric has no value at its first layer; a layer of NaN keeps its row, to be seen.
             shown = metric.metric.reads == "tokens" or (metric.metric.reads == "grid" and collector.has_grid)
             if found.sequences or across is not None or shown:
-                rows.append(_row(place, metric, found, int(state.tokens[index])))
+                rows.append(_row(place, metric, found, tokens_K[index]))
     for maps in collector.gatherings:
         if isinstance(maps, MapSums):
             rows += [_row(place, metric, found, tokens) for place, metric, found, tokens in maps.rows()]
@@ -146,7 +147,7 @@ def _row(place: Place, metric: BoundMetric, found: Summary, tokens: int) -> Row:
     return Row(place.layer, place.site, metric.name, *numbers, stage=place.stage)
 
 
-def _card(metric: BoundMetric, collector: Collector, state: ScanState) -> MetricCard:
+def _card(metric: BoundMetric, collector: Collector, state: RunningSums) -> MetricCard:
     declared = metric.metric
     stages = enumerate(collector.dims)
     chances = {chance_level(metric, state.length_counts(stage), dim) for stage, dim in stages}
@@ -164,7 +165,7 @@ def _card(metric: BoundMetric, collector: Collector, state: ScanState) -> Metric
     )
 
 
-def _changes(collector: Collector, state: ScanState, metrics: Sequence[BoundMetric]) -> dict[str, Change]:
+def _changes(collector: Collector, state: RunningSums, metrics: Sequence[BoundMetric]) -> dict[str, Change]:
     if collector.ends is None:
         return {}
     first, last = (collector.places[index] for index in collector.ends)
@@ -187,7 +188,7 @@ def _confounds(collector: Collector, tokenizer: Any | None) -> tuple[Confound, .
     return tuple(collector.confounds.confound(index, layer, text_of) for index, layer in enumerate(layers))
 
 
-def _notes(collector: Collector, state: ScanState, model: nn.Module) -> tuple[str, ...]:
+def _notes(collector: Collector, state: RunningSums, model: nn.Module) -> tuple[str, ...]:
     origin = origin_of(model)
     notes = list(origin.notes) if origin else []
     sequences = sum(state.length_counts().values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, Tokens
-from unsmooth.functional._blocks import Shelf, Workspace, blocks, joined, measure, reading_of
+from unsmooth.functional._blocks import Reading, Shelf, Workspace, blocks, joined, measure, reading_of
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers
@@ -20,7 +20,9 @@ from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.confounds import READS, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
 from unsmooth.scanning.line import Line
-from unsmooth.scanning.statistics import LENGTH_BINS, Place, ScanState
+from unsmooth.scanning.statistics import LocalSums, Place, ScanState
+
+_READINGS: dict[tuple[Callable[..., Tensor], str], Reading] = {}
 
 
 @dataclass
@@ -30,7 +32,8 @@ class Collector:
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
     stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one.
     `confounding` says whether tokens and dimensions that stand out are looked for. `rows_only` is for who reads one
-    number per layer and nothing else: not those either, no profiles, and no lengths.
+    number per layer and nothing else: not those either, no profiles, and no lengths. Such a one asks nothing of a GPU
+    before `settle`, which then waits for it once: its sums are on the CPU.
     """
 
     metrics: Sequence[BoundMetric]
@@ -39,7 +42,7 @@ class Collector:
     rows_only: bool = False
     confounding: bool = True
     watch: Watch | None = None
-    state: ScanState | None = None
+    state: LocalSums | ScanState | None = None
     confounds: ConfoundState | None = None
     places: tuple[Place, ...] = ()
     dims: tuple[int, ...] = ()
@@ -65,7 +68,7 @@ class Collector:
         self.gatherings = gatherings_for(self.metrics, profiles=not self.rows_only)
         self.confounding = self.confounding and not self.rows_only
         self._line = Line(self._workspace)
-        readings = {number: reading_of(one) for number, one in enumerate(self.metrics) if one.metric.reads == "tokens"}
+        readings = {number: _reading(one) for number, one in enumerate(self.metrics) if one.metric.reads == "tokens"}
         self._of_vectors = [number for number, reading in readings.items() if reading.vectors]
         self._of_other_kinds = [number for number in range(len(self.metrics)) if number not in readings]
         # Whatever is measured, norms tell tokens that are zero and sequences that are not finite.
@@ -208,7 +211,7 @@ class Collector:
             )
         self._waiting.append(SeenBatch(batch, tuple(self._layers), self._selection, self._real()))
         # Who looks at one batch alone can read its numbers at once.
-        if first or sum(waiting.numbers for waiting in self._waiting) >= ENOUGH:
+        if not self.rows_only and (first or sum(waiting.numbers for waiting in self._waiting) >= ENOUGH):
             self.settle()
         for gathering in self.gatherings:
             gathering.end()
@@ -241,8 +244,8 @@ class Collector:
         """Lay out empty sums for these places, in stages of these widths."""
         self.places, self.dims = places, dims
         residual = sum(place.site == "residual" for place in places)
-        bins = 1 if self.rows_only else LENGTH_BINS
-        self.state = ScanState(len(places), len(self.metrics), len(dims), bins).to(self.device)
+        size = len(places), len(self.metrics), len(dims)
+        self.state = LocalSums(*size) if self.rows_only else ScanState(*size).to(self.device)
         if self.confounding:
             self.confounds = ConfoundState(residual, max(dims), self.vocabulary).to(self.device)
 
@@ -261,6 +264,14 @@ class Collector:
         """Which tokens are not padding, None where nothing is known to be."""
         handed = self.watch.real_tokens_BN if self.watch else None
         return handed if self._selection.real_BN is None else self._selection.real_BN
+
+
+def _reading(metric: BoundMetric) -> Reading:
+    """What a metric reads, tried once and not once for each collector: a monitor has one for every look."""
+    key = metric.metric.function, metric.name
+    if key not in _READINGS:
+        _READINGS[key] = reading_of(metric)
+    return _READINGS[key]
 
 
 def _stage_of(place: Place) -> int:

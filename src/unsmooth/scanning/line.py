@@ -11,13 +11,14 @@ from unsmooth.functional import Tokens
 from unsmooth.functional._blocks import Workspace
 from unsmooth.scanning.statistics import Place
 
-# Numbers that wait; more of them would no longer be in the cache of a core when their turn comes.
-_ROOM = 1 << 19
+# Numbers that wait. On a CPU, more of them would no longer be in the cache of a core when their turn comes; on a GPU
+# one pass over so many takes as long as the launch of its kernel, so that more would only cost memory.
+_ROOM, _ROOM_OF_GPU = 1 << 19, 1 << 22
 
 
 @dataclass
 class Line:
-    """Copies of small tensors of one shape, mask and stage. A large one, or one that is on a GPU, waits for nobody.
+    """Copies of small tensors of one shape, mask and stage. A large one waits for nobody.
 
     Args:
         workspace: Where the copies are.
@@ -42,7 +43,7 @@ class Line:
         x = tokens.input_BND
         if self._first is None:
             self._first = tokens
-            most = _ROOM // max(x.numel(), 1) if x.device.type == "cpu" else 1
+            most = (_ROOM if x.device.type == "cpu" else _ROOM_OF_GPU) // max(x.numel(), 1)
             self._room = self.workspace.take("line", (most, *x.shape), x.dtype, x.device) if most > 1 else None
         if self._room is not None:
             self._first = self._first if self.places else Tokens(self._room[0], tokens.mask_BN)

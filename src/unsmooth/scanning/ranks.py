@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch.distributed as dist
+from torchmetrics import Metric
 
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source
@@ -50,7 +51,7 @@ def merge(collector: Collector, digests: dict[int, bytes]) -> list[bytes]:
         if collector.state is None and layouts:
             collector.start(*layouts[0])  # type: ignore[arg-type]
         for state in (collector.state, collector.confounds):
-            if state is not None:
+            if isinstance(state, Metric):
                 state.sync()
         merge_gatherings(collector.gatherings)
     return [digests[number] for number in sorted(digests)]
