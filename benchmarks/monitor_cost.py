@@ -2,6 +2,11 @@
 
 python -m benchmarks.monitor_cost                      # a CPU, a 12-layer ViT
 python -m benchmarks.monitor_cost --device cuda        # one GPU, ViT-Ti in bfloat16, eager and compiled
+
+Beside the share that a monitor adds, each row says where it comes from. A GPU works while the host prepares what comes
+next: where `step_host_seconds` is far below `step_seconds`, the GPU is what a step waits for, and a look costs what the
+GPU does for it and what the host does while the GPU has nothing; where they are alike, all of `look_host_seconds` is
+added. A launch is a piece of work handed to the device, a wait a time at which the host stops for it.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from unsmooth import Monitor
 from unsmooth.files import write_whole
@@ -29,6 +36,42 @@ EVERY = (50, 10)
 BARS = {50: 0.01, 10: 0.03}
 # Images of 32 by 32 in patches of 2: 257 tokens with the class token.
 SHAPES = {"cpu": {"image": 16, "patch": 2, "batch": 16}, "cuda": {"image": 32, "patch": 2, "batch": 256}}
+# What gives no work to a device: room for tensors, and other names for them.
+NO_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "_unsafe_view", "resize_"}
+# What the host has to know the result of, because a shape or a branch depends on it.
+ANSWERS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "unique_dim", "_unique2"}
+
+
+class Work(TorchDispatchMode):
+    """Counts what a device is given to do and how often the host waits for it.
+
+    Args:
+        device: The kind of device. "meta" stands for a GPU where there is none; its answers are zeros.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device, self.launches, self.waits = device, 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, function.overloadpacket.__name__
+        given = self._here((args, kwargs))
+        brought = name == "_to_copy" and given and torch.device(kwargs.get("device") or self.device).type != self.device
+        if brought and self.device == "meta":
+            found: Any = torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        else:
+            found = function(*args, **kwargs)
+        if (given or self._here(found)) and not function.is_view and name not in NO_WORK:
+            self.launches += 1
+            sent = name in ("_to_copy", "copy_") and self._elsewhere((args, kwargs)) and not kwargs.get("non_blocking")
+            self.waits += bool(brought or sent or name in ANSWERS)
+        return found
+
+    def _here(self, tensors: Any) -> bool:
+        return any(one.device.type == self.device for one in tree_leaves(tensors) if isinstance(one, Tensor))
+
+    def _elsewhere(self, tensors: Any) -> bool:
+        return any(one.device.type != self.device for one in tree_leaves(tensors) if isinstance(one, Tensor))
 
 
 def make(device: str) -> tuple[nn.Module, Tensor, Tensor]:
@@ -65,6 +108,47 @@ def seconds(work: Callable[[], Any], count: int, device: str) -> tuple[float, fl
     return (time.perf_counter() - start) / count, (time.process_time() - busy) / count
 
 
+def host_seconds(work: Callable[[], Any], device: str, between: Callable[[], Any] = lambda: None) -> float:
+    """For one call that finds the device idle, until it returns: the median of some."""
+    times = []
+    for _ in range(9):
+        between()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def look_alone(monitor: Monitor, step: Callable[[], None], device: str) -> dict[str, Any]:
+    """What one look is made of, outside of any window."""
+
+    def look() -> None:
+        monitor.step(monitor.every)  # a step at which one is due
+
+    with Work(device) as work:
+        look()
+    # A compiled model that a look has disturbed would be compiled anew by the step after it.
+    before = graphs_made()
+    host = host_seconds(look, device, between=step)
+    return {
+        "launches": work.launches,
+        "waits": work.waits,
+        "look_host_seconds": host,
+        "step_host_seconds": host_seconds(step, device),
+        "step_host_seconds_after_a_look": host_seconds(step, device, between=look),
+        "recompiled": graphs_made() - before,
+    }
+
+
+def graphs_made() -> int:
+    """By torch.compile, so far."""
+    from torch._dynamo.utils import counters  # takes seconds to load
+
+    return counters["stats"]["unique_graphs"]
+
+
 def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, Any]:
     """The share of a step's time that a monitor adds: the median over pairs of windows of `every` steps.
 
@@ -90,6 +174,7 @@ def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, A
                 times.append(seconds(work, every, device))
         assert monitor.last is not None
         look = monitor.last.seconds
+        alone = look_alone(monitor, step, device)
     by_clock, by_processor = (
         [one[way] / other[way] - 1 for one, other in zip(with_monitor, plain, strict=True)] for way in (0, 1)
     )
@@ -100,6 +185,7 @@ def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, A
         "step_seconds": step_seconds,
         "last_look_seconds": look,
         "last_look_over_step": look / step_seconds,
+        **alone,
         "added_share": statistics.median(by_clock),
         "added_share_of_processor_time": statistics.median(by_processor),
         "noise_by_clock": _spread([one for one, _ in plain]),
