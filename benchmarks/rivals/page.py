@@ -139,13 +139,14 @@ def _costs(cells: Cells, machine: Mapping[str, Any]) -> Iterable[str]:
         "seconds are in the json. Each text (or batch of 16) goes through a plain twin of the model, on the same "
         "weights, and then through the measured one. “Own” is the time of the measurement itself: all that goes by "
         "outside of the forward pass and in hooks during it, from before the first to after the last text (for "
-        "unsmooth with a hash of all weights and the manifest), less what goes by outside of the forward pass in a "
-        "plain step. “Difference” is measured minus plain passes, which vary by some per cent: “plain” in the place of "
-        "a measurement shows by how much. Of several rounds each step counts by the least it took. Memory added is "
+        "unsmooth with its manifest), less what goes by outside of the forward pass in a plain step. “Difference” is "
+        "measured minus plain passes, which vary by some per cent: “plain” in the place of a measurement shows by how "
+        "much. Of several rounds each step counts by the least it took. Memory added is "
         "the peak of resident memory over that of the plain pass of the same batches. For embedding-condensation the "
-        "picture is left out, which would add more. “Same job” and the rank are asked for with `confounds=False`, as "
-        "no other tool looks for tokens and dimensions that stand out; the default scan does. What the heap gives "
-        "back and when moves peaks by some MiB from process to process."
+        "picture is left out, which would add more. “Same job” and the rank are asked for with `confounds=False` "
+        "and `fingerprint=False`, as no other tool looks for tokens and dimensions that stand out or hashes the "
+        "weights; the default scan does. What the heap gives back and when moves peaks by some MiB from process to "
+        "process."
     )
     loads = [cell["load_before"] for cell in cells.values() if "load_before" in cell]
     if loads:

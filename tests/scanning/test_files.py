@@ -103,3 +103,17 @@ def test_the_first_metric_is_drawn_unless_another_is_named():
     assert "stable_rank" in json.dumps(one.plot().to_dict())
     assert one.curve() == one.rows
     assert "stable_rank" in one._repr_html_()
+
+
+def test_without_a_fingerprint_no_weight_is_hashed_and_all_else_is_the_same(tmp_path, monkeypatch):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    tokens = torch.randn(4, 6, 8)
+    whole = unsmooth.scan(encoder, tokens, progress=False)
+    monkeypatch.setattr("unsmooth.scanning.manifest.weight_hash", None)
+    found = unsmooth.scan(encoder, tokens, fingerprint=False, progress=False)
+    assert found.rows == whole.rows
+    assert found.manifest["model"] == {**whole.manifest["model"], "weights_sha256": None}
+    found.save(tmp_path)
+    assert unsmooth.load_scan(tmp_path).manifest["model"]["weights_sha256"] is None
+    with pytest.raises(TypeError):
+        unsmooth.scan(encoder, tokens, progress=False)

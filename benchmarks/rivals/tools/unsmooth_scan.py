@@ -24,11 +24,14 @@ def load(folder: Path) -> nn.Module:
     return model
 
 
-def _scan(metrics: Sequence[str] | None, confounds: bool = False) -> Callable[[nn.Module, Turns], dict[str, Any]]:
+def _scan(metrics: Sequence[str] | None, whole: bool = False) -> Callable[[nn.Module, Turns], dict[str, Any]]:
+    """A scan, `whole` or without what no other tool does: to tell what stands out, and to hash the weights."""
+
     def measure(model: nn.Module, turns: Turns) -> dict[str, Any]:
         import unsmooth
 
-        found = unsmooth.scan(model, iter(turns), metrics=metrics, tokens="all", confounds=confounds, progress=False)
+        asked: dict[str, Any] = {"metrics": metrics, "confounds": whole, "fingerprint": whole}
+        found = unsmooth.scan(model, iter(turns), tokens="all", progress=False, **asked)
         return {_plain_name(name): [row.mean for row in found.curve(name)] for name in found.metrics}
 
     return measure
@@ -63,7 +66,7 @@ def answers(case: Case) -> Mapping[str, float]:
 
 WAYS = {
     "unsmooth, same job": _scan([SAME_JOB]),
-    "unsmooth, default scan": _scan(None, confounds=True),
+    "unsmooth, default scan": _scan(None, whole=True),
     "unsmooth, effective rank": _scan(["effective_rank"]),
     "plain": nothing,
 }

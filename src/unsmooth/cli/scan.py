@@ -35,6 +35,9 @@ def scan(
         str | None, typer.Option(help="A published definition, in place of metrics, sites and tokens; see ls presets.")
     ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Also scan it with random weights.")] = False,
+    fingerprint: Annotated[
+        bool, typer.Option("--fingerprint/--no-fingerprint", help="Hash all weights into the manifest.")
+    ] = True,
     confounds: Annotated[
         bool, typer.Option("--confounds/--no-confounds", help="Look for massive tokens and outlier dimensions too.")
     ] = True,
@@ -106,6 +109,7 @@ def scan(
                     preset=preset,
                     baseline=baseline,
                     confounds=confounds,
+                    fingerprint=fingerprint,
                     progress=not quiet,
                     name=called,
                     seed=seed,

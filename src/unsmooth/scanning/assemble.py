@@ -51,7 +51,7 @@ def assemble(
     tokens = sum(length * count for lengths in counts for length, count in lengths.items())
     manifest = {
         "created": now(),
-        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device),
+        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, plan.fingerprint),
         "data": describe_data(source, digests, sequences, tokens),
         "definitions": describe_definitions(plan.metrics, sites, plan.tokens),
         "versions": describe_versions(),

@@ -50,8 +50,10 @@ def combine_hashes(digests: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def describe_model(stacks: Sequence[Anatomy], model: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Who the model is, by name and by content."""
+def describe_model(
+    stacks: Sequence[Anatomy], model: nn.Module, device: torch.device, fingerprint: bool = True
+) -> dict[str, Any]:
+    """Who the model is, by name and, with a fingerprint, by content."""
     blocks = {path: block for stack in stacks for path, block in stack.blocks.items()}
     named = {stack.stack: len(stack.blocks) for stack in stacks if stack.stack}
     origin = origin_of(model)
@@ -66,7 +68,7 @@ def describe_model(stacks: Sequence[Anatomy], model: nn.Module, device: torch.de
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
         "remedies": describe_remedies(blocks),
-        "weights_sha256": weight_hash(model),
+        "weights_sha256": weight_hash(model) if fingerprint else None,
         "device": _device_name(device),
     }
 

@@ -32,6 +32,7 @@ class Plan:
     seed: int
     name: str | None
     confounds: bool = True
+    fingerprint: bool = True
 
 
 def check_metrics(names: Sequence[str] | None, maps: bool = False) -> list[BoundMetric]:

@@ -35,6 +35,7 @@ def scan(
     blocks: str | None = None,
     baseline: bool = False,
     confounds: bool = True,
+    fingerprint: bool = True,
     batch_size: int = 16,
     max_length: int | None = None,
     tokenizer: Any | None = None,
@@ -67,6 +68,7 @@ def scan(
         blocks: Pattern over module paths for a model that is not recognised, such as "encoder.layers.*".
         baseline: Also scan the same architecture with random weights.
         confounds: Look for massive tokens and outlier dimensions too; half of what a scan of one metric costs.
+        fingerprint: Hash all weights, so that the manifest says of which they were; seconds on many gigabytes.
         batch_size: Sequences per batch, for data that is not batched yet.
         max_length: Tokens after which a text is cut; default 512 or the model's limit.
         tokenizer: For texts, where the model does not come with one.
@@ -99,6 +101,7 @@ def scan(
         seed=seed,
         name=name,
         confounds=confounds,
+        fingerprint=fingerprint,
     )
     check_at_least_one("batch_size", batch_size)
     check_at_least_one("max_length", max_length)
