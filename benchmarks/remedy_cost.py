@@ -1,284 +1,226 @@
-"""What each remedy costs in a training step, over the plain model: ratios in one run.
+"""What each remedy costs in a training step, over the plain model.
 
 On a GPU the whole step (gather, forward and backward in bfloat16, clipping, fused AdamW) is one captured CUDA graph,
 once of the model as it is written and once of the compiled model. On a CPU the step is smaller and runs eagerly.
 
-python -m benchmarks.remedy_cost                                      # CPU -> benchmarks/results/remedy_cost.json
-PYTHONPATH=src python -m benchmarks.remedy_cost --device cuda         # GPU -> benchmarks/results/remedy_cost_gpu.json
+    python -m benchmarks.remedy_cost                  # CPU -> benchmarks/results/remedy_cost.json
+    python -m benchmarks.remedy_cost --device cuda    # GPU -> benchmarks/results/remedy_cost_gpu.json
+    python -m benchmarks.remedy_cost --device cuda --minutes 9   # exit code 3 while rows are left: call it again
+
+First ``--workers`` processes compile all models that are to be measured, side by side; then this one measures each,
+with what they compiled. Rows are written as they are measured, each with the commit it is of.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import math
+import os
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch._dynamo.exc import FailOnRecompileLimitHit
 
-import unsmooth
+from benchmarks.compile_ahead import cached, compile_ahead, share_cache
+from benchmarks.remedy_jobs import Job, all_jobs
+from benchmarks.remedy_steps import Size, Step, ratio
+from unsmooth.cli.app import EXIT_NOT_FINISHED
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.evidence.provenance import commit
 from unsmooth.files import write_whole
 
-RESULTS = Path(__file__).parent / "results"
-CLASSES = 100
-
-
-@dataclass(frozen=True)
-class Size:
-    """A ViT-Ti (d 192, 3 heads) on 32x32 images, and how it is timed."""
-
-    layers: int
-    patch: int
-    batch: int
-    images: int
-    rounds: int
-    steps: int
-
-    @property
-    def tokens(self) -> int:
-        """Patches and the class token."""
-        return (32 // self.patch) ** 2 + 1
-
-
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 GPU = Size(layers=12, patch=4, batch=96, images=4096, rounds=9, steps=30)
 CPU = Size(layers=4, patch=4, batch=16, images=64, rounds=9, steps=3)
+WHAT = "Step time over the plain model for each remedy, both timed in turn in one process."
+Key = tuple[bool, str, str, bool]
+
+
+def key_of(row: dict[str, Any]) -> Key:
+    """What a row is of, and whether compiled."""
+    return row["compiled"], row["norm"], row["remedy"], row["folded"]
+
+
+class Book:
+    """The rows so far, in a file that is written whenever there is one more."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], again: bool) -> None:
+        self.path, self.settings = path, settings
+        self.rows: dict[Key, dict[str, Any]] = {}
+        self.plain: dict[bool, dict[str, float]] = {}
+        if path.exists():
+            self._read(json.loads(path.read_text(encoding="utf-8")), again)
+
+    def _read(self, found: dict[str, Any], again: bool) -> None:
+        modes = found.pop("modes")
+        del found["what"]
+        if found != self.settings:
+            if not again:
+                other = ", ".join(key for key in self.settings | found if found.get(key) != self.settings.get(key))
+                raise expected(f"rows of the same settings in {self.path}", f"another {other}", "--again, or --out")
+            return
+        for mode in modes:
+            self.plain[mode["compiled"]] = mode["plain_seconds"]
+            # Rows that do not say what they are of cannot stand beside others.
+            self.rows |= {key_of(row): row for row in mode["rows"] if "commit" in row}
+
+    def forget(self, jobs: Sequence[Job], modes: Sequence[bool]) -> None:
+        """These are to be measured again."""
+        for compiled in modes:
+            for job in jobs:
+                self.rows.pop(key_of(job.row(compiled)), None)
+
+    def left(self, jobs: Sequence[Job], compiled: bool) -> list[Job]:
+        """Those without a row."""
+        return [job for job in jobs if key_of(job.row(compiled)) not in self.rows]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more, of this commit."""
+        self.rows[key_of(row)] = row | commit()
+        order = {key_of(job.row(compiled)): None for compiled in (False, True) for job in all_jobs()}
+        modes = [
+            {
+                "compiled": compiled,
+                "plain_seconds": self.plain[compiled],
+                "rows": [self.rows[key] for key in order if key in self.rows and key[0] == compiled],
+            }
+            for compiled in sorted({key[0] for key in self.rows})
+        ]
+        write_whole(self.path, json.dumps({"what": WHAT, **self.settings, "modes": modes}, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
-class Variant:
-    """A remedy with options, the bar it should stay under, and whether its folded form is timed too."""
+class Bench:
+    """How everything is measured."""
 
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    bar: float | None = None
-    fold: bool = False
+    size: Size
+    device: str
+    regional: bool
 
-    @property
-    def label(self) -> str:
-        """As a user would write it."""
-        options = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
-        return f"{self.name}({options})" if options else self.name
+    def step(self, job: Job, compiled: bool) -> Step:
+        """Of the job's model, not run yet."""
+        how = "eager" if not compiled else "regional" if self.regional else "compiled"
+        return Step(job.model(self.size, self.device), self.size, self.device, how)
 
-
-VARIANTS = (
-    Variant("sharpen", {"start": "fresh"}, 1.02, fold=True),
-    Variant("smooth", {"start": "fresh"}, 1.02, fold=True),
-    Variant("sharpen", {"basis": "orthogonal", "start": "fresh"}, 1.10, fold=True),
-    Variant("smooth", {"basis": "orthogonal", "start": "fresh"}, 1.10, fold=True),
-    Variant("sharpen", {"basis": "general", "start": "fresh"}),
-    Variant("deescalate", {}, 1.03),
-    Variant("deescalate", {"place": "residual"}, 1.03),
-    Variant("deescalate", {"place": "norm"}, 1.03),
-    Variant("deescalate", {"place": "values"}, 1.03),
-    Variant("deescalate", {"learn": "layer"}, 1.03),
-    Variant("deescalate", {"learn": "channel"}, 1.03),
-    Variant("attnscale", {}, 1.10),
-    Variant("featscale", {}, 1.10),
-    Variant("neutreno", {}, 1.10),
-    Variant("contranorm"),
-    Variant("rezero", {"norm": "keep"}, fold=True),
-    Variant("rezero", {"norm": "drop"}),
-    Variant("residual_scaling", {}, fold=True),
-    Variant("gfsa", {}, 1.50),
-    Variant("centred", {}, 1.15),
-    Variant("shaped", {}, 1.15),
-    Variant("value_skipinit", {}, 1.15),
-    Variant("value_residual", {}, 1.15),
-    Variant("laplacian", {}, 1.15),
-    Variant("talking_heads", {}, 1.15),
-    Variant("differential", {}, 1.15),
-    Variant("pairnorm", {}, 1.15),
-    Variant("softdecay"),
-    Variant("registers", {}, 1.15),
-    Variant("skipinit", {"norm": "keep"}),
-    Variant("layerscale"),
-    Variant("layernorm_scaling"),
-    Variant("peri_norm"),
-    Variant("dlcl"),
-    Variant("sigma_reparam"),
-    Variant("norm_signs"),
-    Variant("mimetic"),
-    Variant("norm_place", {"to": "post"}),
-)
-# These are for post-norm stacks alone.
-POST_NORM = (Variant("deepnorm", {}, fold=True), Variant("b2t"), Variant("admin"), Variant("deescalate", {}, 1.03))
-# Made for decoders, and this is none.
-LEFT_OUT = ("spa",)
-
-
-class TorchViT(nn.Module):
-    """Torch's encoder over patches and a class token: the fewest parts that are not ours.
-
-    The ViT of transformers is handed an attention mask of ones inside a CUDA graph, which slows the plain model down.
-    """
-
-    def __init__(self, size: Size, norm_first: bool) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 192, size.patch, size.patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, 192))
-        self.positions = nn.Parameter(torch.zeros(1, size.tokens, 192))
-        layer = nn.TransformerEncoderLayer(192, 3, 768, 0.0, "gelu", batch_first=True, norm_first=norm_first)
-        norm = nn.LayerNorm(192) if norm_first else None
-        self.encoder = nn.TransformerEncoder(layer, size.layers, norm, enable_nested_tensor=False)
-        self.head = nn.Linear(192, CLASSES)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Class logits."""
-        x = self.patches(pixels).flatten(2).mT
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
-        out: Tensor = self.head(self.encoder(x)[:, 0])
-        return out
-
-
-def make_model(size: Size, norm: str, device: str) -> nn.Module:
-    """Random weights, the same for every variant."""
-    torch.manual_seed(0)
-    return TorchViT(size, norm == "pre-norm").to(device)
-
-
-class Step:
-    """A training step over resident data; on a GPU one CUDA graph."""
-
-    def __init__(self, model: nn.Module, size: Size, device: str, compiled: bool) -> None:
-        self.model = model.train()
-        self.called: Callable[[Tensor], Any] = torch.compile(model) if compiled else model
-        self.device = device
-        generator = torch.Generator().manual_seed(1)
-        self.images = torch.randn(size.images, 3, 32, 32, generator=generator).to(device)
-        self.labels = torch.randint(CLASSES, (size.images,), generator=generator).to(device)
-        self.batch = torch.arange(size.batch, device=device)
-        cuda = device == "cuda"
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=cuda)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if cuda:
-            self._capture()
-        else:
-            self._work()
-
-    def _work(self) -> None:
-        pixels, labels = self.images[self.batch], self.labels[self.batch]
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False):
-            loss = nn.functional.cross_entropy(self.called(pixels).float(), labels)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 5.0, foreach=True)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        # The next batch, on the device.
-        self.batch.add_(len(self.batch)).remainder_(len(self.images))
-
-    def _capture(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(4):
-                self._work()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._work()
-
-    def seconds(self, steps: int) -> float:
-        """Wall time of one step, over `steps` of them."""
-        if self.graph is not None:
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            if self.graph is not None:
-                self.graph.replay()
-            else:
-                self._work()
-        if self.graph is not None:
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) / steps
-
-
-def ratio(step: Step, plain: Step, size: Size) -> dict[str, float]:
-    """Median over rounds in which both are timed one after the other, and how far the middle half of them spreads."""
-    rounds = []
-    step.seconds(size.steps)
-    for number in range(size.rounds):
-        pair = (step, plain) if number % 2 else (plain, step)
-        taken = {id(one): one.seconds(size.steps) for one in pair}
-        rounds.append(taken[id(step)] / taken[id(plain)])
-    low, _, high = statistics.quantiles(rounds, n=4)
-    return {"over_plain": statistics.median(rounds), "low": low, "high": high}
-
-
-def measure(variant: Variant, plain: Step, size: Size, norm: str, compiled: bool) -> list[dict[str, Any]]:
-    """A row for the remedy and, where it folds, one for its folded form."""
-    rows = []
-    for folded in (False, True) if variant.fold else (False,):
-        row: dict[str, Any] = {
-            "remedy": variant.label,
-            "norm": norm,
-            "folded": folded,
-            "compiled": compiled,
-            "bar": 1.0 if folded else variant.bar,
+    def settings(self) -> dict[str, Any]:
+        """What rows must have in common to be of one table."""
+        size, cuda = self.size, self.device == "cuda"
+        return {
+            "step": f"ViT-Ti (torch's encoder, d 192, {size.layers} layers), {size.tokens} tokens, batch {size.batch}, "
+            + f"AdamW, clipping; {'bfloat16 autocast, one CUDA graph' if cuda else 'float32, one thread, eager'}"
+            + ("; compiled block by block" if self.regional else ""),
+            "machine": {"gpu": torch.cuda.get_device_name()} if cuda else {"cpu_threads": 1},
+            "torch": torch.__version__,
+            "rounds": size.rounds,
+            "steps_per_round": size.steps,
         }
-        try:
-            model = unsmooth.apply(make_model(size, norm, plain.device), variant.name, **variant.options)
-            step = Step(unsmooth.fold(model) if folded else model, size, plain.device, compiled)
-            row |= ratio(step, plain, size)
-        except RuntimeError as error:  # what a CUDA graph cannot hold
-            row["failed"] = str(error).strip().splitlines()[0][:200]
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    return rows
 
 
-def run(size: Size, device: str, compiled: bool, only: list[str] | None) -> dict[str, Any]:
-    """Every variant beside the plain model, and the plain model beside itself."""
-    rows: list[dict[str, Any]] = []
-    plain_seconds = {}
-    for norm, every in (("pre-norm", VARIANTS), ("post-norm", POST_NORM)):
-        variants = [variant for variant in every if only is None or variant.label in only]
-        if not variants:
-            continue
-        plain = Step(make_model(size, norm, device), size, device, compiled)
-        again = Step(make_model(size, norm, device), size, device, compiled)
-        rows.append({"remedy": "none (the noise)", "norm": norm, "compiled": compiled, **ratio(again, plain, size)})
-        print(json.dumps(rows[-1]), flush=True)
-        plain_seconds[norm] = plain.seconds(size.steps)
-        for variant in variants:
-            rows += measure(variant, plain, size, norm, compiled)
-        torch._dynamo.reset()
-    return {"compiled": compiled, "plain_seconds": plain_seconds, "rows": rows}
+def compile_one(job: Job, bench: Bench) -> str:
+    """In a process of its own: one step, so that forward and backward are in the cache."""
+    start = time.monotonic()
+    try:
+        bench.step(job, compiled=True).work()
+    except (RuntimeError, FailOnRecompileLimitHit) as error:  # told again, and kept, where it is measured
+        return f"{job.row(True)['remedy']}: {_first_line(error)}"
+    if bench.device == "cuda":
+        torch.cuda.empty_cache()
+    return f"{job.row(True)['remedy']}, {job.norm}: compiled in {time.monotonic() - start:.0f} s, {cached()}"
 
 
-def main() -> None:
-    """Run and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", action="append", help="A variant by its label; may be repeated.")
-    parser.add_argument("--modes", default="eager,compiled", help="On a GPU: which of the two.")
-    parser.add_argument("--patch", type=int, default=4)
-    arguments = parser.parse_args()
-    cuda = arguments.device == "cuda"
+def measure(job: Job, plain: Step, bench: Bench, compiled: bool) -> dict[str, Any]:
+    """A row."""
+    row = job.row(compiled)
+    try:
+        return row | ratio(bench.step(job, compiled).ready(), plain, bench.size)
+    except (RuntimeError, FailOnRecompileLimitHit) as error:  # what a CUDA graph cannot hold
+        return row | {"failed": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def run(jobs: Sequence[Job], bench: Bench, book: Book, compiled: bool, until: float) -> bool:
+    """Every job beside the plain model; False where time was over before."""
+    for norm in dict.fromkeys(job.norm for job in jobs):
+        if time.monotonic() > until:
+            return False
+        plain = bench.step(Job(norm), compiled).ready()
+        book.plain.setdefault(compiled, {})[norm] = plain.seconds(bench.size.steps)
+        for job in (job for job in jobs if job.norm == norm):
+            if time.monotonic() > until:
+                return False
+            start = time.monotonic()
+            row = measure(job, plain, bench, compiled)
+            book.add(row)
+            print(json.dumps(row | {"seconds": round(time.monotonic() - start, 1), "cache": cached()}), flush=True)
+    return True
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Compile, measure and write."""
+    given = _reader().parse_args(words)
+    until = math.inf if given.minutes is None else time.monotonic() + 60.0 * given.minutes
+    cuda = given.device == "cuda"
+    modes = _modes(given.modes, cuda)
     if not cuda:
         torch.set_num_threads(1)
-    base = GPU if cuda else CPU
-    size = Size(base.layers, arguments.patch, base.batch, base.images, base.rounds, base.steps)
-    modes = [mode == "compiled" for mode in arguments.modes.split(",")] if cuda else [False]
-    found = {
-        "what": "Step time over the plain model for each remedy, in one run.",
-        "step": f"ViT-Ti (torch's encoder, d 192, {size.layers} layers), {size.tokens} tokens, batch {size.batch}, "
-        + f"AdamW, clipping; {'bfloat16 autocast, one CUDA graph' if cuda else 'float32, one thread, eager'}",
-        "machine": {"gpu": torch.cuda.get_device_name()} if cuda else {"cpu_threads": 1},
-        "torch": torch.__version__,
-        "rounds": size.rounds,
-        "steps_per_round": size.steps,
-        "modes": [run(size, arguments.device, compiled, arguments.only) for compiled in modes],
-    }
-    out = arguments.out or RESULTS / ("remedy_cost_gpu.json" if cuda else "remedy_cost.json")
-    write_whole(out, json.dumps(found, indent=1) + "\n")
+    bench = Bench(replace(GPU if cuda else CPU, patch=given.patch), given.device, given.regional)
+    out = given.out or RESULTS / ("remedy_cost_gpu.json" if cuda else "remedy_cost.json")
+    book, jobs = Book(out, bench.settings(), given.again), list(all_jobs(given.only))
+    if given.again:
+        book.forget(jobs, modes)
+    if True in modes:
+        share_cache(given.cache)
+    for compiled in modes:
+        left = book.left(jobs, compiled)
+        if compiled and given.workers > 1 and left:
+            # Folded ones are often the plain model, which is in the cache by then.
+            last = sorted(left, key=lambda job: job.folded)
+            for said in compile_ahead(partial(compile_one, bench=bench), last, given.cache, given.workers, until):
+                print(said, flush=True)
+        if not run(left, bench, book, compiled, until):
+            return EXIT_NOT_FINISHED
+    return 0
+
+
+def _modes(words: str | None, cuda: bool) -> list[bool]:
+    """Whether compiled, one after the other."""
+    known = {"eager": False, "compiled": True} if cuda else {"eager": False}
+    names = list(known) if words is None else words.split(",")
+    for name in names:
+        if name not in known:
+            raise expected(f"modes among {', '.join(known)} on this device", repr(name), "--device cuda")
+    return [known[name] for name in names]
+
+
+def _reader() -> argparse.ArgumentParser:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    reader = argparse.ArgumentParser(description="What each remedy costs in a training step.", allow_abbrev=False)
+    reader.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    reader.add_argument("--out", type=Path)
+    reader.add_argument("--only", action="append", help="a variant by its label; may be repeated")
+    reader.add_argument("--modes", help="on a GPU: eager, compiled or both, in the order in which they are measured")
+    reader.add_argument("--patch", type=int, default=4)
+    reader.add_argument("--regional", action="store_true", help="compile a block at a time, not the whole model")
+    reader.add_argument("--workers", type=int, default=cores - 2, help="processes that compile; with 1 or less, none")
+    reader.add_argument("--cache", type=Path, default=ROOT / "build" / "inductor", help="of what is compiled")
+    reader.add_argument("--minutes", type=float, help="stop after so many; the same command goes on from there")
+    reader.add_argument("--again", action="store_true", help="measure again what has been measured")
+    return reader
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except UnsmoothError as error:
+        sys.exit(f"{error}")
