@@ -40,7 +40,8 @@ class Monitor:
     gradients, and the numbers of a scan are written down. Weights, buffers, modes, random numbers and gradients are
     afterwards as they were: a training run with a monitor ends with the same bits as without. Whatever goes wrong in
     the monitor is told in one line, and the training goes on. Under torchrun every process has to call `step`; the
-    numbers are those of all of them, and the first one writes.
+    numbers are those of all of them, and the first one writes. A look costs an uncompiled pass of a few sequences and
+    some kernels for every five layers or so; a GPU is waited for once, at the end of it.
 
     Args:
         model: Compiled, wrapped or plain; None where a trainer brings it.
