@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,17 +25,22 @@ ONE_CORE = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 # One that was killed says nothing: how long to wait for any to be done.
 PATIENCE_SECONDS = 300.0
 # Autocast inside a model. All that it is told is in the graph and so in the key, but torch has it on no list.
-_CACHEABLE = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
+_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
+_INDUCTOR = {
+    "fx_graph_cache": True,
+    "unsafe_marked_cacheable_functions": dict.fromkeys(_AUTOCAST, "as the graph says"),
+}
+# Of functions with a gradient of their own, both are in the graph too.
+_FUNCTORCH = {"enable_autograd_cache": True, "autograd_cache_allow_custom_autograd_functions": True}
 
 
 def share_cache(folder: Path) -> None:
     """What this process compiles goes there and comes from there."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.resolve())
-    torch._inductor.config.fx_graph_cache = True
-    torch._inductor.config.unsafe_marked_cacheable_functions = dict.fromkeys(_CACHEABLE, "as the graph says")
-    torch._functorch.config.enable_autograd_cache = True
-    # Their forward and backward are in the graph too.
-    torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
+    for config, settings in ((torch._inductor.config, _INDUCTOR), (torch._functorch.config, _FUNCTORCH)):
+        for name, value in settings.items():
+            if hasattr(config, name):  # an older torch has not all of them, and compiles some models twice
+                setattr(config, name, value)
 
 
 def cached() -> dict[str, int]:
@@ -62,7 +68,7 @@ def compile_ahead(
     """
     with _environment(ONE_CORE):
         context = multiprocessing.get_context("spawn")
-        with context.Pool(min(workers, len(jobs)), share_cache, (folder,)) as pool:
+        with context.Pool(min(workers, len(jobs)), _begin, (folder,)) as pool:
             said = pool.imap_unordered(compile_one, jobs)
             for _ in jobs:
                 try:
@@ -70,6 +76,16 @@ def compile_ahead(
                 except multiprocessing.TimeoutError:
                     break
     forget_choices(folder)
+
+
+def _begin(folder: Path) -> None:
+    """Of a process that compiles.
+
+    Some of what keys are made of is pickled as belonging to the first module in which torch is found. Here that is
+    the program under its second name, where the one that is to find it has none; ``__main__`` it still is.
+    """
+    sys.modules.pop("__mp_main__", None)
+    share_cache(folder)
 
 
 def forget_choices(folder: Path) -> None:

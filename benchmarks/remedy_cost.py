@@ -79,8 +79,8 @@ class Book:
                 self.rows.pop(key_of(job.row(compiled)), None)
 
     def left(self, jobs: Sequence[Job], compiled: bool) -> list[Job]:
-        """Those without a row."""
-        return [job for job in jobs if key_of(job.row(compiled)) not in self.rows]
+        """Those without a row, or with one that says only how it failed."""
+        return [job for job in jobs if "over_plain" not in self.rows.get(key_of(job.row(compiled)), {})]
 
     def add(self, row: dict[str, Any]) -> None:
         """One more, of this commit."""

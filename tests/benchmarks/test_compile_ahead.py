@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,28 @@ def test_what_others_compiled_is_a_hit_here(own_cache: Path) -> None:
     torch._dynamo.reset()
     cached()
     assert compile_one("exactly_doubled") == "exactly_doubled {'hits': 1, 'misses': 0, 'bypassed': 0}"
+
+
+PROGRAM = """
+import math, pickle, sys
+from pathlib import Path
+import torch
+from benchmarks.compile_ahead import compile_ahead
+
+def pickled(job):
+    return pickle.dumps(torch.contiguous_format).hex()
+
+if __name__ == "__main__":
+    assert list(compile_ahead(pickled, [0], Path(sys.argv[1]), 1, math.inf)) == [pickled(0)]
+"""
+
+
+def test_keys_are_the_same_in_a_program_that_knows_torch(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    path = os.pathsep.join([str(Path(compile_ahead.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(program), str(tmp_path)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path}, timeout=200)
 
 
 def test_each_process_has_one_core(tmp_path: Path) -> None:

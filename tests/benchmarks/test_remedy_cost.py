@@ -149,13 +149,16 @@ def test_too_few_minutes(cost: Any) -> None:
     assert cost("--only", "spa", "--minutes", "0")[0] == 0  # nothing was left
 
 
-def test_what_fails_is_a_row(cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_a_row_until_it_does_not(cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("not in a graph\nat line 3")
 
-    monkeypatch.setattr(remedy_cost, "ratio", fails)
-    _, found, _ = cost("--only", "spa")
+    with monkeypatch.context() as patched:
+        patched.setattr(remedy_cost, "ratio", fails)
+        _, found, _ = cost("--only", "spa")
     assert [row["failed"] for row in found["modes"][0]["rows"]] == ["not in a graph"] * 2
+    _, found, _ = cost("--only", "spa")
+    assert [row.get("failed") for row in found["modes"][0]["rows"]] == [None, None]
 
 
 def test_a_cpu_step_is_eager(cost: Any) -> None:
