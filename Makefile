@@ -98,7 +98,7 @@ curves: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.remedy_page
 
 bench-remedies: $(VENV)/installed
-	$(BIN)/python -m benchmarks.remedy_cost
+	$(BIN)/python -m benchmarks.remedy_cost --again
 	$(BIN)/python -m benchmarks.sharpen_training
 	$(BIN)/python -m benchmarks.apply_cost
 	$(BIN)/python -m benchmarks.remedy_page
