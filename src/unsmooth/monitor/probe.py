@@ -120,12 +120,10 @@ class Probe:
         batch_first = all(stack.host.batch_first(block) for stack in self.stacks for block in stack.blocks.values())
         return fitting(shortened(batch, sequences) if batch_first else batch, self.entry, self.model)
 
-    def begin(self, collectors: Sequence[Collector], batch: RawBatch) -> tuple[nn.Module, RawBatch]:
-        """Have collectors expect the tokens of a batch; returns what to call, and with what."""
-        entry, inputs = entry_of(self.entry, self._beside, as_inputs(batch, self.core))
-        for collector, selection in zip(collectors, self._selections(inputs), strict=True):
-            collector.begin(selection)
-        return entry, inputs
+    def begin(self, collectors: Sequence[Collector], batch: RawBatch) -> None:
+        """Have collectors expect the tokens of a batch that somebody else hands to the model."""
+        _, inputs = self._call_for(batch)
+        _expect(collectors, self._selections(inputs))
 
     def __call__(self, batch: RawBatch) -> list[Collector]:
         """One pass in evaluation mode; the model and everything random are afterwards as they were.
@@ -133,12 +131,15 @@ class Probe:
         No device is waited for: `settle` of the collectors does that.
         """
         collectors, ready = self.collectors(), self._made_ready(batch)
-        for collector, selection in zip(collectors, ready.selections, strict=True):
-            collector.begin(selection)
+        _expect(collectors, ready.selections)
         with self._undisturbed(), self.watch(collectors, collectors):
             call(ready.entry, ready.inputs)
             end(collectors)
         return collectors
+
+    def _call_for(self, batch: RawBatch) -> tuple[nn.Module, RawBatch]:
+        """What to call with a batch, and its inputs."""
+        return entry_of(self.entry, self._beside, as_inputs(batch, self.core))
 
     def _selections(self, inputs: RawBatch) -> list[Selection]:
         """Which tokens to measure, for each stack."""
@@ -150,7 +151,7 @@ class Probe:
         """A batch on the model's device; where it is the one of the last look, nothing is left to do."""
         device, last = self.device, self._ready
         if last is None or last.batch is not batch or last.device != device:
-            entry, inputs = entry_of(self.entry, self._beside, as_inputs(batch, self.core))
+            entry, inputs = self._call_for(batch)
             chosen = self._selections(_masks_at_hand(inputs))
             last = self._ready = _Ready(batch, device, entry, to_device(inputs, device), chosen)
         return last
@@ -178,6 +179,11 @@ class Probe:
         return [
             one._version if type(one) is nn.Parameter else local(one)._version for one in weights if one is not None
         ]
+
+
+def _expect(collectors: Sequence[Collector], selections: Sequence[Selection]) -> None:
+    for collector, selection in zip(collectors, selections, strict=True):
+        collector.begin(selection)
 
 
 def end(collectors: Sequence[Collector]) -> None:
