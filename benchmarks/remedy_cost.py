@@ -6,6 +6,7 @@ once of the model as it is written and once of the compiled model. On a CPU the 
     python -m benchmarks.remedy_cost                  # CPU -> benchmarks/results/remedy_cost.json
     python -m benchmarks.remedy_cost --device cuda    # GPU -> benchmarks/results/remedy_cost_gpu.json
     python -m benchmarks.remedy_cost --device cuda --minutes 9   # exit code 3 while rows are left: call it again
+    python -m benchmarks.remedy_cost --device cuda --compile-only   # beside other work; what it makes is found later
 
 First ``--workers`` processes compile all models that are to be measured, side by side; then this one measures each,
 with what they compiled. Rows are written as they are measured, each with the commit it is of.
@@ -188,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> int:
             last = sorted(left, key=lambda job: job.folded)
             for said in compile_ahead(partial(compile_one, bench=bench), last, given.cache, given.workers, until):
                 print(said, flush=True)
-        if not run(left, bench, book, compiled, until):
+        if not given.compile_only and not run(left, bench, book, compiled, until):
             return EXIT_NOT_FINISHED
     return 0
 
@@ -214,6 +215,7 @@ def _reader() -> argparse.ArgumentParser:
     reader.add_argument("--regional", action="store_true", help="compile a block at a time, not the whole model")
     reader.add_argument("--workers", type=int, default=cores - 2, help="processes that compile; with 1 or less, none")
     reader.add_argument("--cache", type=Path, default=ROOT / "build" / "inductor", help="of what is compiled")
+    reader.add_argument("--compile-only", action="store_true", help="measure nothing: others use the device")
     reader.add_argument("--minutes", type=float, help="stop after so many; the same command goes on from there")
     reader.add_argument("--again", action="store_true", help="measure again what has been measured")
     return reader

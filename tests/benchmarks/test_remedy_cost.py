@@ -123,6 +123,12 @@ def test_rows_of_other_settings_are_not_mixed(cost: Any) -> None:
     assert "17 tokens" in cost("--only", "spa", "--patch", "8", "--again")[1]["step"]
 
 
+def test_compiling_alone_measures_nothing(cost: Any) -> None:
+    assert remedy_cost.main(["--only", "spa", "--compile-only", "--out", str(cost.out)]) == 0
+    assert not Timed.made
+    assert not cost.out.exists()
+
+
 def test_a_run_that_is_cut_off_keeps_its_rows(cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         measure = remedy_cost.measure
