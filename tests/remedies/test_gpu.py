@@ -25,15 +25,17 @@ PAIRS = [(name, label) for name, settings in SETTINGS.items() for label in setti
 @pytest.mark.parametrize(("name", "label"), PAIRS)
 def test_the_gpu_gives_what_the_cpu_gives(host, name, label):
     torch.manual_seed(0)
+    call = host.call(host.inputs())
     try:
         here = unsmooth.apply(host.model(), name, **SETTINGS[name][label].options)
+        with torch.no_grad():
+            one = host.output(here, call)  # some refuse a host by its call alone
     except unsmooth.UnsmoothError as error:
         pytest.skip(str(error))
     there = copy.deepcopy(here).cuda()
-    call = host.call(host.inputs())
     moved = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in call.items()}
     with torch.no_grad():
-        one, two = host.output(here, call), host.output(there, moved)
+        two = host.output(there, moved)
     torch.testing.assert_close(two.cpu(), one, atol=2e-4, rtol=2e-4)
 
 

@@ -41,7 +41,8 @@ class Monitor:
     afterwards as they were: a training run with a monitor ends with the same bits as without. Whatever goes wrong in
     the monitor is told in one line, and the training goes on. Under torchrun every process has to call `step`; the
     numbers are those of all of them, and the first one writes. A look costs an uncompiled pass of a few sequences and
-    some kernels for every five layers or so; a GPU is waited for once, at the end of it.
+    some kernels for every five layers or so; a GPU is waited for once, at the end of it. A model of up to 2**27 weights
+    on one GPU is called once, and then its kernels are one CUDA graph until something but its weights' values changes.
 
     Args:
         model: Compiled, wrapped or plain; None where a trainer brings it.

@@ -77,7 +77,8 @@ class FixedBatch:
         )
 
     def close(self) -> None:
-        """Take the hook away that waits for the first batch."""
+        """Take the hook away that waits for the first batch, and give memory free."""
+        self._probe.close()
         if self._first is not None:
             self._first.close()
 

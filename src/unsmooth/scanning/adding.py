@@ -84,6 +84,21 @@ class SeenBatch:
 
 
 @dataclass(frozen=True)
+class Values:
+    """What batches of the same shapes come to, still where they were measured.
+
+    Args:
+        together: Of metrics (K, M, B), which are finite (K, B), how many tokens are zero (K, B), how many there are.
+        stage_of: The stage of each place.
+        numbers: The batch of each sequence.
+    """
+
+    together: Sequence[Tensor]
+    stage_of: Sequence[int]
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True)
 class Adder:
     """Adds batches to the sums of a scan.
 
@@ -103,8 +118,15 @@ class Adder:
     confounds: ConfoundState | None
     device: torch.device
 
-    def add(self, batches: Sequence[SeenBatch]) -> None:
-        """Add batches of the same shapes."""
+    def add(self, values: Values) -> None:
+        """Add what batches of the same shapes come to; where sums are kept elsewhere, a device is waited for here."""
+        home = self.state.count.device
+        stage_K, number_B = (torch.tensor(row, device=home) for row in (values.stage_of, values.numbers))
+        values_KMB, finite_KB, zeros_KB, lengths_SB = _brought(values.together, home)
+        self.state.update(values_KMB, finite_KB, zeros_KB, lengths_SB, stage_K, number_B, self.ends)
+
+    def values(self, batches: Sequence[SeenBatch]) -> Values:
+        """What batches of the same shapes come to."""
         values, finite, zeros, lengths, stage_of = [], [], [], [], list[int]()
         for stage, places in enumerate(self.stages):
             here = frozenset(places)
@@ -122,12 +144,9 @@ class Adder:
             stage_of += [stage] * len(places)
             if self.confounds is not None:
                 self._add_confounds(places, batches, seen, tokens, finite[-1] & (lengths[-1] >= 2), by_place)
-        home = self.state.count.device
         together = (*map(one_after_another, (values, finite, zeros)), torch.stack(lengths))
         numbers = [batch.number for batch in batches for _ in range(batch.sequences)]
-        stage_K, number_B = (torch.tensor(row, device=home) for row in (stage_of, numbers))
-        values_KMB, finite_KB, zeros_KB, lengths_SB = _brought(together, home)
-        self.state.update(values_KMB, finite_KB, zeros_KB, lengths_SB, stage_K, number_B, self.ends)
+        return Values(together, stage_of, numbers)
 
     def _as_one_batch(self, seen: Sequence[SeenLayers]) -> Tokens:
         """Sums of all batches and places: metrics that read nothing else are then evaluated once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import torch
@@ -15,7 +15,7 @@ from unsmooth.functional import BoundMetric, Tokens
 from unsmooth.functional._blocks import Reading, Shelf, Workspace, blocks, joined, measure, reading_of
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
-from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers
+from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers, Values
 from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.confounds import READS, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
@@ -57,6 +57,7 @@ class Collector:
     _workspace: Workspace = field(default_factory=Workspace)
     _shelf: Shelf = field(default_factory=Shelf)
     _waiting: list[SeenBatch] = field(default_factory=list)
+    _values: list[Values] = field(default_factory=list)
     _wanted: frozenset[str] = field(init=False)
     _kept: frozenset[str] = field(init=False)
     _of_vectors: Sequence[int] = field(init=False)
@@ -221,13 +222,29 @@ class Collector:
 
     def settle(self) -> None:
         """Add what is waiting, so that the sums are those of all batches that are over."""
-        if self._waiting:
-            assert self.state is not None
-            adder = Adder(self.metrics, self.stages, self.ends, self.state, self.confounds, self.device)
-            for _, run in groupby(self._waiting, key=lambda batch: batch.shapes):
-                adder.add(list(run))
+        for values in self.evaluate():
+            self._adder().add(values)
+        self._values.clear()
+
+    def evaluate(self) -> list[Values]:
+        """What all that is waiting comes to, on the device on which it was seen."""
+        for _, run in groupby(self._waiting, key=lambda batch: batch.shapes):
+            self._values.append(self._adder().values(list(run)))
         self._waiting.clear()
         self._shelf.clear()
+        return self._values
+
+    def _adder(self) -> Adder:
+        assert self.state is not None
+        return Adder(self.metrics, self.stages, self.ends, self.state, self.confounds, self.device)
+
+    def again(self) -> Collector:
+        """One that has added nothing yet, for the values that this one holds and has not added."""
+        other = replace(self, state=None)
+        other._values = list(self._values)
+        if self.places:
+            other.start(self.places, self.dims)
+        return other
 
     def _check_fit(self) -> None:
         """Refuse a metric that this model or these data have nothing for."""

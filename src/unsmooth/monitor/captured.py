@@ -1,0 +1,188 @@
+"""A look as one CUDA graph: a host that hands out the kernels of a small model one by one keeps its GPU waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.walk import modules_of
+from unsmooth.scanning.collect import Collector
+
+# A larger model keeps a GPU busy while its kernels are handed out, and the graph keeps the memory of a pass.
+_MOST_WEIGHTS, _MOST_BYTES = 1 << 27, 1 << 28
+# Once in so many looks the model is called as well, and what it gives compared.
+_COMPARED = 16
+# A model that changes all the time is better called.
+_MOST_CAPTURES = 4
+
+
+class Circumstances:
+    """All that a pass through a model depends on and that can be seen from outside, apart from the weights' values.
+
+    A captured pass reads the same memory again and runs no Python: it is what the model would do only as long as
+    nobody exchanged a weight, a module or an attribute.
+
+    Args:
+        model: As it is now.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = modules_of(model)
+        tensors = [one for module in modules for one in (*module._parameters.values(), *module._buffers.values())]
+        # The objects themselves are kept: a number may be given the address of one that is gone.
+        self._objects: list[Any] = [*modules, *tensors]
+        for module in modules:
+            self._objects += vars(module).values()
+        self._numbers = [0 if one is None else one.data_ptr() for one in tensors]
+        self._numbers += [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
+        self._modes = _modes()
+
+    def same(self, other: Circumstances) -> bool:
+        """Whether nothing has changed."""
+        return (
+            self._modes == other._modes
+            and self._numbers == other._numbers
+            and len(self._objects) == len(other._objects)
+            and all(map(is_, self._objects, other._objects))
+        )
+
+
+def _modes() -> tuple[Any, ...]:
+    """What torch was told about numbers."""
+    return (
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        torch.get_float32_matmul_precision(),
+        torch.get_default_dtype(),
+    )
+
+
+class Captured:
+    """The kernels of one look, and where they leave their results.
+
+    Args:
+        collectors: Empty; they hold the results afterwards.
+        look: Runs the pass, to the end of the collectors.
+        device: A GPU.
+    """
+
+    def __init__(self, collectors: Sequence[Collector], look: Callable[[], None], device: torch.device) -> None:
+        self._collectors, self._graph = collectors, torch.cuda.CUDAGraph()
+        before = torch.cuda.memory_reserved(device)
+        current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # weights are to be cast anew every time
+        try:
+            with torch.cuda.stream(side):
+                # What other threads do meanwhile, such as one that loads data, is their business.
+                self._graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    look()
+                    for collector in collectors:
+                        collector.evaluate()
+                finally:
+                    self._graph.capture_end()
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            current.wait_stream(side)
+        self.bytes = torch.cuda.memory_reserved(device) - before
+
+    def __call__(self) -> list[Collector]:
+        """Run them; what is not added up yet is there when the GPU is done."""
+        self._graph.replay()
+        return [collector.again() for collector in self._collectors]
+
+
+class Replays:
+    """Looks at a model by a graph, as long as that gives what the model would give.
+
+    Args:
+        model: The plain module.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._count, self._left = model, 0, _MOST_CAPTURES
+        self._captured: Captured | None = None
+        self._then = self._now = Circumstances(model)
+        self._calm: Circumstances | None = None
+        self._batch: Any = None
+
+    def was_called(self, *, repeatable: bool) -> None:
+        """Tell of a look by a call, and whether a second one without Python's help would leave all as it is too."""
+        self._calm = self._now if repeatable else None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a graph is worth trying: the model was called like this before, and nothing spoke against it."""
+        return self._left > 0 and self._calm is not None and self._calm.same(self._now) and _fits(self._model)
+
+    def ready(self, batch: Any) -> Captured | None:
+        """The graph of the last looks, if it is still what the model would do with a batch."""
+        if not self._left and self._captured is None:
+            return None
+        self._now = Circumstances(self._model)
+        if self._batch is not batch or not self._then.same(self._now):
+            self._captured = None
+        self._count += 1
+        return self._captured
+
+    @property
+    def to_be_compared(self) -> bool:
+        """Whether it is time to see that the graph still gives what the model gives."""
+        return self._count % _COMPARED == 0
+
+    def capture(
+        self, batch: Any, collectors: Sequence[Collector], look: Callable[[], None], device: torch.device
+    ) -> Captured | None:
+        """Have the next looks at a batch be a graph; None where they cannot be one, which nobody needs to know."""
+        self._left -= 1
+        try:
+            captured = Captured(collectors, look, device)
+        except Exception:  # what a graph cannot hold; if it is more than that, the call that follows will tell
+            captured = None
+        if captured is None or captured.bytes > _MOST_BYTES:
+            self.give_up()
+            return None
+        self._captured, self._then, self._batch = captured, self._now, batch
+        return captured
+
+    def give_up(self) -> None:
+        """No graph from now on, and no memory for one."""
+        self._left, self._captured, self._calm, self._batch = 0, None, None, None
+
+
+def _fits(model: nn.Module) -> bool:
+    """A model in plain tensors on one GPU, and not a large one."""
+    tensors = [*model.parameters(), *model.buffers()]
+    places = {one.device for one in tensors}
+    return (
+        len(places) == 1
+        and places.pop().type == "cuda"
+        and all(type(one) in (nn.Parameter, Tensor) for one in tensors)
+        and sum(one.numel() for one in tensors) <= _MOST_WEIGHTS
+    )
+
+
+def drawn(device: torch.device) -> tuple[bytes, int]:
+    """How far torch's random numbers have come."""
+    offset = torch.cuda.default_generators[device.index or 0].get_offset() if device.type == "cuda" else 0
+    return torch.get_rng_state().numpy().tobytes(), offset
+
+
+def alike(ones: Sequence[Collector], others: Sequence[Collector]) -> bool:
+    """Whether the sums of two looks are those of one model, but for the order in which numbers were added."""
+    for one, other in zip(ones, others, strict=True):
+        one.settle()
+        other.settle()
+        if (one.state is None) != (other.state is None):
+            return False
+        if one.state is not None and other.state is not None:
+            pairs = zip(one.state.by_name().values(), other.state.by_name().values(), strict=True)
+            if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True) for a, b in pairs):
+                return False
+    return True
