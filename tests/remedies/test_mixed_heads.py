@@ -293,6 +293,7 @@ class TestOnAGpu:
 
     def test_compiled(self, encoder, name, options, half, monkeypatch):
         model, x = encoder(name, options)
+        torch._dynamo.reset()  # it counts the models of all tests as variations of one
         found = outcome(model, torch.compile(model, fullgraph=True), x, half)
         near(found, self.wanted(model, x, monkeypatch), 0.15 if half else 1e-4)
 
