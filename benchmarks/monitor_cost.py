@@ -205,14 +205,15 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=tuple(SHAPES), default="cpu")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="of windows of 50 steps; of shorter ones more")
     parser.add_argument("--every", type=int, nargs="*", default=EVERY)
     parser.add_argument("--note", default="", help="something a reader must know of the machine")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     ways = (False, True) if arguments.device == "cuda" else (False,)
-    rows = [measure(every, arguments.rounds, arguments.device, way) for way in ways for every in arguments.every]
+    rounds = {every: max(arguments.rounds, arguments.rounds * max(EVERY) // every) for every in arguments.every}
+    rows = [measure(every, rounds[every], arguments.device, way) for way in ways for every in arguments.every]
     for row in rows:
         print(json.dumps(row))
     gpu = torch.cuda.get_device_name() if arguments.device == "cuda" else None

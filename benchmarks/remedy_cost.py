@@ -142,7 +142,14 @@ def measure(job: Job, plain: Step, bench: Bench, compiled: bool) -> dict[str, An
     row = job.row(compiled)
     try:
         return row | ratio(bench.step(job, compiled).ready(), plain, bench.size)
-    except (RuntimeError, FailOnRecompileLimitHit) as error:  # what a CUDA graph cannot hold
+    except (RuntimeError, FailOnRecompileLimitHit) as error:
+        problem = _first_line(error)
+    if bench.device != "cuda":
+        return row | {"failed": problem}
+    try:  # what a CUDA graph cannot hold is timed without, beside the plain model without
+        step, beside = (bench.step(one, compiled).ready(captured=False) for one in (job, Job(job.norm)))
+        return row | ratio(step, beside, bench.size) | {"not_captured": problem}
+    except (RuntimeError, FailOnRecompileLimitHit) as error:
         return row | {"failed": _first_line(error)}
 
 

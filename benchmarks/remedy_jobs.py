@@ -45,7 +45,7 @@ PRE_NORM_VARIANTS = (
     Variant("attnscale", {}, 1.10),
     Variant("featscale", {}, 1.10),
     Variant("neutreno", {}, 1.10),
-    Variant("contranorm"),
+    Variant("contranorm", {}, 1.15),
     Variant("rezero", {"norm": "keep"}, fold=True),
     Variant("rezero", {"norm": "drop"}),
     Variant("residual_scaling", {}, fold=True),
@@ -61,7 +61,7 @@ PRE_NORM_VARIANTS = (
     Variant("softdecay"),
     Variant("registers", {}, 1.15),
     Variant("skipinit", {"norm": "keep"}),
-    Variant("layerscale"),
+    Variant("layerscale", {}, 1.15),
     Variant("layernorm_scaling"),
     Variant("peri_norm"),
     Variant("dlcl"),
@@ -74,7 +74,7 @@ PRE_NORM_VARIANTS = (
 VARIANTS = {
     PRE_NORM: PRE_NORM_VARIANTS,
     POST_NORM: (Variant("deepnorm", {}, fold=True), Variant("b2t"), Variant("admin"), Variant("deescalate", {}, 1.03)),
-    CAUSAL: (Variant("spa"),),
+    CAUSAL: (Variant("spa", {}, 1.15),),
 }
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.monitor.recording import record
+
 CLASSES = 100
 # The last sees only what was before, as a decoder does, and tells the class at its last token.
 PRE_NORM, POST_NORM, CAUSAL = "pre-norm", "post-norm", "pre-norm, causal"
@@ -116,7 +118,7 @@ class Step:
         # The next batch, on the device.
         self.batch.add_(len(self.batch)).remainder_(len(self.images))
 
-    def ready(self) -> Step:
+    def ready(self, *, captured: bool = True) -> Step:
         """All that happens once has happened: compiling, and on a GPU capturing."""
         if self.device != "cuda":
             self.work()
@@ -128,14 +130,13 @@ class Step:
                 self.work()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.work()
+        if captured:
+            self.graph = record(self.work, torch.device(self.device))
         return self
 
     def seconds(self, steps: int) -> float:
         """Wall time of one step, over `steps` of them."""
-        if self.graph is not None:
+        if self.device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(steps):
@@ -143,7 +144,7 @@ class Step:
                 self.graph.replay()
             else:
                 self.work()
-        if self.graph is not None:
+        if self.device == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,15 @@ class Asking(nn.Module):
         return x if float(x.detach().sum()) > -1e9 else -x
 
 
+class Waiting(nn.Module):
+    """Waits for the device without a word."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return x
+
+
 class Drawing(nn.Module):
     """Random numbers in evaluation mode too."""
 
@@ -42,13 +52,14 @@ class Drawing(nn.Module):
         return x + 0.1 * torch.randn_like(x)
 
 
-def encoder(part: nn.Module | None = None) -> nn.Module:
+def encoder(part: nn.Module | None = None) -> Any:
     torch.manual_seed(0)
     model = make()
     return model if part is None else nn.Sequential(part, model)
 
 
-CHANGES: dict[str, Callable[[nn.Module], object]] = {
+Change = Callable[[Any], object]
+CHANGES: dict[str, Change] = {
     "a number": lambda model: setattr(model[0], "by", 2.0),
     "a weight's memory": lambda model: setattr(model[0].shift, "data", torch.ones_like(model[0].shift)),
     "a weight": lambda model: setattr(model[0], "shift", nn.Parameter(torch.ones_like(model[0].shift))),
@@ -59,7 +70,7 @@ CHANGES: dict[str, Callable[[nn.Module], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changes_are_seen(change: Callable[[nn.Module], object]) -> None:
+def test_changes_are_seen(change: Change) -> None:
     model = encoder(Scaled())
     before = Circumstances(model)
     assert before.same(Circumstances(model))
@@ -125,7 +136,7 @@ class TestOnAGpu:
         assert not by_graph(monitor)  # its memory is free
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-    def test_it_follows_changes(self, change: Callable[[nn.Module], object]) -> None:
+    def test_it_follows_changes(self, change: Change) -> None:
         model, batch = encoder(Scaled()).cuda(), torch.randn(3, TOKENS, DIM).cuda()
         with Monitor(model, every=1, probe=batch, sinks=(), strict=True) as monitor:
             for step in train(model, monitor):
@@ -143,7 +154,7 @@ class TestOnAGpu:
             assert not by_graph(monitor)
             agrees(monitor, model, batch)
 
-    @pytest.mark.parametrize("part", [Asking, Drawing])
+    @pytest.mark.parametrize("part", [Asking, Waiting, Drawing])
     def test_what_a_graph_cannot_hold_is_called(self, part: type[nn.Module]) -> None:
         model, batch = encoder(part()).cuda(), torch.randn(3, TOKENS, DIM).cuda()
         with Monitor(model, every=1, probe=batch, sinks=(), strict=True) as monitor:
@@ -152,7 +163,7 @@ class TestOnAGpu:
                 assert monitor.last is not None
                 assert monitor.last.step == monitor.steps
 
-    @pytest.mark.parametrize("part", [Scaled, Asking])
+    @pytest.mark.parametrize("part", [Scaled, Asking, Waiting])
     def test_a_training_ends_with_the_same_bits(self, part: type[nn.Module]) -> None:
         ends = []
         for every in (1, 10**9):

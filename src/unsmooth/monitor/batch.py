@@ -14,7 +14,7 @@ from unsmooth.scanning.data import RawBatch
 
 # Of the first batch this share is looked at, so that a look costs a small part of a step.
 _SHARE = 4
-_FEWEST, _MOST = 2, 16
+_FEWEST, _MOST = 2, 8
 
 
 class FirstBatch:
@@ -74,7 +74,7 @@ def kept(batch: RawBatch) -> RawBatch:
 
 
 def shortened(batch: RawBatch, sequences: int | None) -> RawBatch:
-    """The first sequences of a batch: so many, or by default a quarter, from 2 to 16.
+    """The first sequences of a batch: so many, or by default a quarter, from 2 to 8.
 
     >>> shortened(torch.zeros(32, 5, 8), None).shape
     torch.Size([8, 5, 8])

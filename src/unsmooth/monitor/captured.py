@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models.walk import modules_of
+from unsmooth.monitor.recording import record, waits_told
 from unsmooth.scanning.collect import Collector
 
 # A larger model keeps a GPU busy while its kernels are handed out, and the graph keeps the memory of a pass.
@@ -71,25 +73,13 @@ class Captured:
     """
 
     def __init__(self, collectors: Sequence[Collector], look: Callable[[], None], device: torch.device) -> None:
-        self._collectors, self._graph = collectors, torch.cuda.CUDAGraph()
+        def kernels() -> None:
+            look()
+            for collector in collectors:
+                collector.evaluate()
+
         before = torch.cuda.memory_reserved(device)
-        current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(current)
-        cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # weights are to be cast anew every time
-        try:
-            with torch.cuda.stream(side):
-                # What other threads do meanwhile, such as one that loads data, is their business.
-                self._graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    look()
-                    for collector in collectors:
-                        collector.evaluate()
-                finally:
-                    self._graph.capture_end()
-        finally:
-            torch.set_autocast_cache_enabled(cached)
-            current.wait_stream(side)
+        self._collectors, self._graph = collectors, record(kernels, device)
         self.bytes = torch.cuda.memory_reserved(device) - before
 
     def __call__(self) -> list[Collector]:
@@ -111,6 +101,15 @@ class Replays:
         self._then = self._now = Circumstances(model)
         self._calm: Circumstances | None = None
         self._batch: Any = None
+
+    @contextmanager
+    def noticing_waits(self) -> Iterator[list[str]]:
+        """What a pass waits for the GPU for; nothing is noticed where no graph is wanted."""
+        if self._left > 0 and _fits(self._model):
+            with waits_told() as waits:
+                yield waits
+        else:
+            yield []
 
     def was_called(self, *, repeatable: bool) -> None:
         """Tell of a look by a call, and whether a second one without Python's help would leave all as it is too."""

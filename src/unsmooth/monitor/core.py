@@ -53,7 +53,7 @@ class Monitor:
             that the model is called with in training. None reads the training passes themselves, dropout and all.
         sites: Where in each block, as in `unsmooth.scan`.
         tokens: "content" leaves special tokens out, "all" does not.
-        sequences: How many sequences of the first batch to look at; None for a quarter of it, 2 to 16.
+        sequences: How many sequences of the first batch to look at; None for a quarter of it, 2 to 8.
         sinks: Names of `unsmooth.monitor.SINKS` ("jsonl", "tensorboard", "wandb"), or sinks.
         out: Folder to write to; by default a new one in runs/.
         blocks: Pattern of blocks for a model that is not recognised.

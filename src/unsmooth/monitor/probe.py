@@ -149,11 +149,12 @@ class Probe:
         _expect(collectors, ready.selections)
         with self._undisturbed(), self.watch(collectors, collectors):
             buffers, random = self._buffers(), drawn(ready.device)
-            call(ready.entry, ready.inputs)
-            end(collectors)
+            with self._replays.noticing_waits() as waits:
+                call(ready.entry, ready.inputs)
+                end(collectors)
             same = buffers == self._buffers() and random == drawn(ready.device)
         gathers = any(one.gatherings for one in collectors)
-        self._replays.was_called(repeatable=same and not gathers and not self._weights_change)
+        self._replays.was_called(repeatable=same and not (waits or gathers or self._weights_change))
         return collectors
 
     def _capture(self, ready: _Ready) -> Captured | None:
