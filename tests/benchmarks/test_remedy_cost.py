@@ -52,7 +52,7 @@ class Timed:
     def __init__(self, *given: Any) -> None:
         self.made.append(given)
 
-    def ready(self) -> Timed:
+    def ready(self, *, captured: bool = True) -> Timed:
         return self
 
     def seconds(self, steps: int) -> float:
@@ -153,6 +153,20 @@ def test_too_few_minutes(cost: Any) -> None:
     assert (code, made) == (3, 0)
     assert remedies(found) == ["none (the noise)", "spa"]
     assert cost("--only", "spa", "--minutes", "0")[0] == 0  # nothing was left
+
+
+def test_what_a_graph_cannot_hold_is_timed_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uncapturable(Timed):
+        def ready(self, *, captured: bool = True) -> Timed:
+            if captured:
+                raise RuntimeError("waits for the device")
+            return self
+
+    monkeypatch.setattr(Bench, "step", lambda self, job, compiled: Uncapturable())
+    row = remedy_cost.measure(Job("pre-norm"), Timed(), Bench(TINY, "cuda", regional=False), compiled=False)
+    assert (row["over_plain"], row["not_captured"]) == (1.0, "waits for the device")
+    row = remedy_cost.measure(Job("pre-norm"), Timed(), Bench(TINY, "cpu", regional=False), compiled=False)
+    assert row["failed"] == "waits for the device"
 
 
 def test_what_fails_is_a_row_until_it_does_not(cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:

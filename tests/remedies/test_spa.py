@@ -117,3 +117,42 @@ def test_what_it_cannot_do_is_told(name: str, options: dict[str, object], messag
     with pytest.raises(UnsmoothError, match=message):
         apply(model, "spa", **options)
     assert applied(model) == []
+
+
+def test_a_kept_map_is_that_of_the_call() -> None:
+    def made() -> Any:
+        return _bare(apply(exact("gpt2"), "spa", last=0.6, init="keep"))
+
+    model, ids = made(), torch.randint(0, 20, (2, 9))
+    with torch.inference_mode():
+        model(ids)  # what is made here can be part of no gradient
+    for tokens in (9, 5, 9, 9):
+        part = ids[:, :tokens]
+        near(model(part).logits, made()(part).logits, tolerance=1e-12)
+    assert [edit._kept[0][0] for edit in _edits(model)] == [9] * len(_edits(model))
+    model(ids).logits.sum().backward()
+    sums = [float(one.grad.sum()) for one in model.parameters() if one.grad is not None]
+    other = made()
+    other(ids).logits.sum().backward()
+    assert sums == pytest.approx([float(one.grad.sum()) for one in other.parameters() if one.grad is not None])
+
+
+def test_a_map_that_lasts_for_one_call_is_not_kept() -> None:
+    model, ids = _bare(apply(exact("gpt2"), "spa", last=0.6, init="keep")), torch.randint(0, 20, (2, 9))
+    embeddings = model.get_input_embeddings()(ids).detach()
+    torch.func.grad(lambda x: model(inputs_embeds=x).logits.sum())(embeddings)
+    with torch.inference_mode():
+        model(ids)
+    assert all(edit._kept is None for edit in _edits(model))
+    assert len(_edits(model)) == 3
+
+
+def _bare(model: Any) -> Any:
+    """No cache, and no mask where nothing is hidden but the future."""
+    model.config.use_cache = False
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def _edits(model: Any) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__ == "SignalPreserving"]

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
@@ -37,6 +38,9 @@ from unsmooth.remedies.queries import queries_and_keys, query_bias
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.shaping import no_way_past
 from unsmooth.remedies.site import Site
+
+# Tokens of a map that is kept: a larger one takes megabytes in every block, and no share of the time that counts.
+_MOST_KEPT = 512
 
 
 @remedy
@@ -66,6 +70,7 @@ class SignalPreserving(Redrawing):
         self.kind, self.starts_anew, self.drops_skip = kind, init == "paper", skip == "drop"
         step = within("last", last, 0.01, 0.9999) / site.depth
         self.before, self.after = step * site.index, step * (site.index + 1)
+        self._kept: tuple[tuple[int, torch.device], tuple[Tensor, Tensor]] | None = None
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -104,14 +109,28 @@ class SignalPreserving(Redrawing):
         """D·softmax(logits + log P)·V."""
         if not call.causal:
             raise expected("causal attention for spa", "a call in which tokens see later ones", "is_causal=True")
-        query_BN, key_BM, tokens = _places(mix, call)
+        bias_BNM, rows_BN1 = self._whole_map(mix) if _is_whole(mix, call) else self._map(*_places(mix, call))
+        mixed = mix(bias=bias_BNM[:, None])
+        return mixed * rows_BN1[:, None].to(mixed.dtype)
+
+    def _map(self, query_BN: Tensor, key_BM: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """The logarithm of P, and D, between places."""
         query_BN1, key_B1M = query_BN.clamp(min=0)[:, :, None], key_BM.clamp(min=0)[:, None, :]
         wanted = uniform_map if self.kind == "uniform" else exponential_map
         bias_BNM, rows_BN1 = wanted(self.before, self.after, tokens, query_BN1, key_B1M)
         # What comes later is hidden; its bias need only be finite.
-        bias_BNM = torch.where(query_BN1 >= key_B1M, bias_BNM, 0.0)
-        mixed = mix(bias=bias_BNM[:, None])
-        return mixed * rows_BN1[:, None].to(mixed.dtype)
+        return torch.where(query_BN1 >= key_B1M, bias_BNM, 0.0), rows_BN1
+
+    def _whole_map(self, mix: Mix) -> tuple[Tensor, Tensor]:
+        """The same of one sequence without padding, kept for the next call: it is made of some thirty small kernels."""
+        tokens, device = mix.query.shape[2], mix.query.device
+        if self._kept is not None and self._kept[0] == (tokens, device):
+            return self._kept[1]
+        place_1N = torch.arange(tokens, device=device)[None]
+        found = self._map(place_1N, place_1N, tokens)
+        if _lasts(found[0]):
+            self._kept = (tokens, device), found
+        return found
 
     def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
         """Take off the stream that went past attention."""
@@ -171,6 +190,19 @@ def exponential_map(before: float, after: float, tokens: int, query: Tensor, key
     reach = after ** (query - 1).clamp(min=0).double()
     rows = ratio + step * (1 - reach) / (1 - after) + reach * first
     return torch.where(query == key, diagonal, off), rows.where(query > 0, 1.0)
+
+
+def _is_whole(mix: Mix, call: Call) -> bool:
+    """Whether places are the same in every sequence, and all in this call. A compiler makes one kernel of the map."""
+    plain = call.memory is None and call.real_BN is None and call.starts_BN is None
+    return plain and mix.key.shape[2] == mix.query.shape[2] and not torch.compiler.is_compiling()
+
+
+def _lasts(map_1NN: Tensor) -> bool:
+    """Whether a map may be kept: it is small, and no tensor that is good for this call alone."""
+    captured = map_1NN.is_cuda and torch.cuda.is_current_stream_capturing()
+    passing = captured or map_1NN.is_inference() or is_functorch_wrapped_tensor(map_1NN)
+    return map_1NN.shape[-1] <= _MOST_KEPT and type(map_1NN) is Tensor and not passing
 
 
 def _places(mix: Mix, call: Call) -> tuple[Tensor, Tensor, int]:
