@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
-	train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs
+	official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -21,6 +21,7 @@ help:
 	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (half an hour)"
 	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"
 	@echo "make bench-remedies  what remedies cost in a training step and keep over a thousand -> docs/remedies"
+	@echo "make official  the authors' own code of seven remedies, fetched and run beside ours -> docs/remedies/official.md"
 	@echo "make train    a small ViT on synthetic images in a minute: log, measurements, page in runs/tiny"
 	@echo "make tiny-recipes  every recipe at --size tiny, timed (two minutes)"
 	@echo "make bench-augment  each augmentation beside Pillow on 1,000 images -> benchmarks/results"
@@ -102,6 +103,9 @@ bench-remedies: $(VENV)/installed
 	$(BIN)/python -m benchmarks.sharpen_training
 	$(BIN)/python -m benchmarks.apply_cost
 	$(BIN)/python -m benchmarks.remedy_page
+
+official: $(VENV)/installed
+	$(BIN)/python -m benchmarks.official --fetch
 
 train: $(VENV)/installed
 	$(BIN)/unsmooth train vit_cifar100 --size tiny --with sharpen --out runs/tiny

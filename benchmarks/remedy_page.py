@@ -20,7 +20,8 @@ PAGE = ROOT / "docs" / "remedies" / "README.md"
 INTRODUCTION = """# What remedies do, and what they cost
 
 Written by `python -m benchmarks.remedy_page` from [`benchmarks/results`](../../benchmarks/results).
-What works on which model: [the matrix](matrix.md), by `make matrix`.
+What works on which model: [the matrix](matrix.md), by `make matrix`. Where authors published code:
+[theirs beside ours](official.md), by `make official`.
 
 ## The similarity curve
 

@@ -14,7 +14,8 @@ def remedy_pages() -> list[Page]:
     introduction = (
         'One-line changes of a model that you already hold: `unsmooth.apply(model, "NAME", option=value)`. '
         "`unsmooth ls remedies` prints this list. [What works on which model](../../remedies/matrix.md); "
-        "[what each does and costs](../../remedies/README.md)."
+        "[what each does and costs](../../remedies/README.md); "
+        "[the authors' own code beside ours](../../remedies/official.md)."
     )
     about = {name: describe(name).summary for name in names()}
     return chapter("remedies", "Remedies", introduction, [_page(name) for name in names()], about)

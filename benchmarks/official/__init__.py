@@ -1,0 +1,1 @@
+"""The authors' own code of seven remedies, run beside ours."""

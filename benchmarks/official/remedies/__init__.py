@@ -1,0 +1,1 @@
+"""One file per remedy: the authors' modules, built and filled, and ours beside them."""
