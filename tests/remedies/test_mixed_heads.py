@@ -147,6 +147,17 @@ def test_the_kernels_give_what_the_formula_gives(case: Case) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("tiles", [(32, 16, 4), (64, 32, 8), (16, 64, 2)], ids=str)
+def test_any_tiles_give_it(tiles: tuple[int, int, int], parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unsmooth.remedies import mixed_heads_kernels as kernels
+
+    monkeypatch.setattr(kernels, "TILES", {})
+    monkeypatch.setattr(kernels, "MANY", kernels.Tiles(*tiles))
+    test_the_kernels_give_what_the_formula_gives(Case(35, heads=2, parts=parts, hides="future"))
+
+
+@needs_kernels
 def test_the_operators_are_what_torch_expects() -> None:
     given, _ = Case(3, heads=2).inputs()
     moved = [one if one is None else one.float().to(ON).requires_grad_() for one in given.values()]

@@ -15,7 +15,7 @@ the last kernel (keys, queries).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -222,8 +222,17 @@ def _key_kernel(
     store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, WIDTH, WIDE)
 
 
-# Rows that a program has, and how many of the other side it takes at a time.
-ROWS, ACROSS = 16, 32
+class Tiles(NamedTuple):
+    """Rows that a program has, how many of the other side it takes at a time, and the warps that share them."""
+
+    rows: int
+    across: int
+    warps: int
+
+
+# By how many heads a group has: all of their tiles are in registers together.
+TILES = {1: Tiles(16, 32, 4)}
+MANY = Tiles(16, 32, 4)
 
 
 @on_its_device
@@ -237,9 +246,10 @@ def forward(
     lse = q.new_empty(len(q), q.shape[1] * parts, q.shape[2], dtype=torch.float32)
     steps = *(_steps(one, parts) for one in (q, k, v, out)), _by_mask(mask)
     sizes = _sizes(q, before, bias, mask, causal, parts)
+    tiles = _tiles(q, parts)
     _forward_kernel[_grid(q, parts)](
         q, k, v, out, lse, before, after, bias, mask, *steps, *_numbers(q, k, after, parts), scale,
-        **sizes, QUERIES=ROWS, KEYS=ACROSS,
+        **sizes, QUERIES=tiles.rows, KEYS=tiles.across,
     )  # fmt: skip
     return out, lse
 
@@ -256,15 +266,16 @@ def backward(
     of_sums, of_weights = torch.empty_like(lse), _weight_sums(lse, _grid(q, parts), len(q), parts)
     steps = [_steps(one, parts) for one in (q, k, v, grad)]
     rest = (*_numbers(q, k, after, parts), scale)
-    sizes = _sizes(q, before, bias, mask, causal, parts)
+    sizes, tiles = _sizes(q, before, bias, mask, causal, parts), _tiles(q, parts)
     _query_kernel[_grid(q, parts)](
         q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
-        *steps, _steps(of_q, parts), _by_mask(mask), *rest, **sizes, QUERIES=ROWS, KEYS=ACROSS,
+        *steps, _steps(of_q, parts), _by_mask(mask), *rest, **sizes,
+        QUERIES=tiles.rows, KEYS=tiles.across,
     )  # fmt: skip
     _key_kernel[_grid(k, parts)](
         q, k, v, grad, lse, of_sums, of_k, of_v, before, after, bias, mask,
         *steps, _steps(of_k, parts), _steps(of_v, parts), _by_mask(mask), *rest,
-        **sizes, QUERIES=ACROSS, KEYS=ROWS,
+        **sizes, QUERIES=tiles.across, KEYS=tiles.rows,
     )  # fmt: skip
     # Groups may share their weights.
     over = (0, 1) if len(after) == of_weights.shape[2] else (0, 1, 2)
@@ -290,7 +301,11 @@ def _groups(x: Tensor, parts: int) -> tuple[int, int, int]:
 
 
 def _grid(x: Tensor, parts: int) -> tuple[int, int]:
-    return len(x) * _groups(x, parts)[0], triton.cdiv(x.shape[2], ROWS)
+    return len(x) * _groups(x, parts)[0], triton.cdiv(x.shape[2], _tiles(x, parts).rows)
+
+
+def _tiles(x: Tensor, parts: int) -> Tiles:
+    return TILES.get(_groups(x, parts)[2], MANY)
 
 
 def _numbers(q: Tensor, k: Tensor, after: Tensor, parts: int) -> tuple[int, int, int, int]:
@@ -323,7 +338,7 @@ def _sizes(
         "KIND": hides,
         # Three products of float32's leading bits are as good as one of all.
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
-        "num_warps": 4,
+        "num_warps": _tiles(q, parts).warps,
         # Blocks that are fetched ahead. More would not fit into the shared memory of smaller GPUs, of 99 KB.
         "num_stages": 1 if q.dtype == torch.float32 else 2,
     }
