@@ -16,7 +16,9 @@ from benchmarks.official.sources import Source, definitions, fetch
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import names
 
-TEXT = "import nowhere\n\nraise SystemExit\n\n\nclass Twice(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+TEXT = (
+    "import nowhere\n\nraise SystemExit\n\n\nclass Twice(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+)
 SEVEN = {"attnscale", "featscale", "contranorm", "neutreno", "gfsa", "sigma_reparam", "softdecay"}
 
 

@@ -96,6 +96,15 @@ def test_torch_being_told_something_else_is_a_change() -> None:
         assert not before.same(Circumstances(model))
 
 
+def test_precision_may_be_set_by_torch_s_newer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise RuntimeError("please stick to one")
+
+    before = Circumstances(encoder())
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    assert not before.same(Circumstances(encoder()))
+
+
 def train(model: nn.Module, monitor: Monitor, steps: int = 6) -> Iterator[int]:
     """Steps, each of which is looked at."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -58,9 +58,17 @@ def _modes() -> tuple[Any, ...]:
     return (
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cuda"),
-        torch.get_float32_matmul_precision(),
+        _products(),
         torch.get_default_dtype(),
     )
+
+
+def _products() -> str:
+    """How exact those of float32 are."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by the newer names, which torch refuses to mix with the older ones
+        return str(torch.backends.cuda.matmul.fp32_precision)
 
 
 class Captured:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.likeness import has_kernels, mean_by_likeness
 
 # Padding belongs to no sequence.
 _PADDING = -1
@@ -102,6 +103,9 @@ def average_by_likeness(x_BND: Tensor, values_BMD: Tensor, seen: Seen, temperatu
         tensor([[[0.7311, 0.2689],
                  [0.2689, 0.7311]]])
     """
+    whole = seen.tokens_BMD is x_BND and seen.mask is None and not seen.causal
+    if whole and values_BMD is x_BND and has_kernels(x_BND):
+        return mean_by_likeness(x_BND, temperature)
     likeness = F.normalize(x_BND, dim=-1)
     keys = likeness if seen.tokens_BMD is x_BND else F.normalize(seen.tokens_BMD, dim=-1)
     return _attend(likeness, keys, values_BMD, seen.mask, seen.causal, temperature)

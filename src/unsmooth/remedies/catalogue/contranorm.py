@@ -20,7 +20,8 @@ or with the identity of the official code for ViT, which then leaves out the 1: 
 Causal: a token is compared with itself and those before it of its own packed sequence, earlier tokens in the key/value
 cache included (each place keeps d numbers a token); ``dual`` divides by sums over later tokens and has no causal form.
 Cost: one attention with one head of width d for each place, through torch's own, which forms no n×n map where it has a
-kernel that need not; in a decoder padding and packing need an n×n mask, as they do for the model itself.
+kernel that need not; in a decoder padding and packing need an n×n mask, as they do for the model itself. Sequences
+without padding of tokens up to 256 wide have kernels of their own in half precision on a GPU, one each way.
 """
 
 from __future__ import annotations
@@ -159,11 +160,14 @@ class ContraNorm(Edit):
             sums = likeness_sums(x_BND, seen, self.temperature)
             alike = alike + sums * average_by_likeness(x_BND, values / sums, seen, self.temperature)
         x = values[:, -x_BND.shape[1] :] if self.unit else x_BND
-        return self._push(x, alike.to(x.dtype)).to(x_BND.dtype)
+        return self._push(x, alike).to(x_BND.dtype)
 
     def _push(self, x: Tensor, alike: Tensor) -> Tensor:
+        if self.fixed is not None and not self.identity:
+            return torch.sub(x, alike, alpha=self.fixed)  # whatever the precision of either, in one kernel
+        alike = alike.to(x.dtype)
         if self.fixed is not None:
-            return torch.lerp(x, alike, -self.fixed) if self.identity else torch.sub(x, alike, alpha=self.fixed)
+            return torch.lerp(x, alike, -self.fixed)
         scale = (self.scale.exp() if self.positive else self.scale).to(x.dtype)
         if self.without_one:
             return scale * (x - alike)
