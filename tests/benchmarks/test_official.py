@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.official.__main__ import BAR, RESULTS, comparisons, compared, main, page, worst
+from benchmarks.official.__main__ import BAR, RESULTS, compared, comparisons, main, page, worst
 from benchmarks.official.remedies import sigma_reparam
 from benchmarks.official.side_by_side import Case, Comparison
 from benchmarks.official.sources import Source, definitions, fetch
@@ -53,7 +53,7 @@ def test_every_comparison_is_of_a_remedy() -> None:
 
 
 def test_without_their_files_one_line_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match="no such file.*--fetch"):
+    with pytest.raises(UnsmoothError, match=r"no such file.*--fetch"):
         main(["--sources", str(tmp_path), "--out", str(tmp_path / "out.json")])
     assert not (tmp_path / "out.json").exists()
 
