@@ -39,6 +39,7 @@ from unsmooth.remedies.head_norm import head_norm
 from unsmooth.remedies.mixed_heads import has_kernels, mixed_by_kernels
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
+from unsmooth.remedies.subtracting import share_of_second, weights_of_both
 
 
 @remedy
@@ -89,8 +90,7 @@ class Differential(Edit):
     def on_mixing(self, mix: Mix, call: Call) -> Tensor:
         """The first map's mixture less λ times the second's."""
         if self.splits and has_kernels(mix, parts=2):
-            share_H11 = self.share(mix.query.device).view(-1, 1, 1)
-            mixed = mixed_by_kernels(mix, F.pad(-share_H11.float(), (1, 0), value=1.0), parts=2)
+            mixed = mixed_by_kernels(mix, self._weights(mix.query.device), parts=2)
         else:
             # By the square root of two, as half the width is what the logits of a half are scaled by.
             first = mix(query=mix.query[..., ::2] * math.sqrt(2.0), key=mix.key[..., ::2]) if self.splits else mix()
@@ -104,11 +104,13 @@ class Differential(Edit):
             return self.lam.view(-1, 1, 1)
         if self.vectors is None:
             return torch.full((), self.start, device=device)
-        exact = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
-        queries_2, keys_2 = torch.unflatten(exact, 0, (2, 2)).unbind(dim=1)
-        plus, minus = (queries_2 * keys_2).sum(dim=-1).exp().unbind()
-        share: Tensor = plus - minus + self.start
-        return share
+        return share_of_second(self.vectors, self.start)
+
+    def _weights(self, device: torch.device) -> Tensor:
+        """1 and −λ, (1 or heads, 1, 2)."""
+        if self.vectors is not None:
+            return weights_of_both(self.vectors, self.start)
+        return F.pad(-self.share(device).view(-1, 1, 1).float(), (1, 0), value=1.0)
 
     def report(self) -> Mapping[str, float]:
         """How much of the second map is taken away."""
