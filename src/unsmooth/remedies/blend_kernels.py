@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unsmooth.remedies.token_kernels import by_channels, load_tokens, store_tokens, tokens_from, with_rows
+from unsmooth.remedies.token_kernels import by_channels, in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
 
@@ -22,9 +22,7 @@ def _forward_kernel(
     x, of, out, gain, shift, x_at, of_at, out_at, tokens, channels,
     GAINS: tl.constexpr, SHIFTS: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(tl.program_id(1) * CHANNELS, channels, CHANNELS)
     g = tl.load(gain + channel, inside, other=0.0).to(tl.float32) if GAINS else gain
     s = tl.load(shift + channel, inside, other=0.0).to(tl.float32) if SHIFTS else shift
     total = tl.zeros([CHANNELS], tl.float32)
@@ -43,9 +41,7 @@ def _backward_kernel(
     grad, x, of, of_x, of_of, sums, gain, shift, grad_at, x_at, of_at, of_x_at, tokens, channels, sequences,
     GAINS: tl.constexpr, SHIFTS: tl.constexpr, APART: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(tl.program_id(1) * CHANNELS, channels, CHANNELS)
     g = tl.load(gain + channel, inside, other=0.0).to(tl.float32) if GAINS else gain
     s = tl.load(shift + channel, inside, other=0.0).to(tl.float32) if SHIFTS else shift
     grads = tl.zeros([CHANNELS], tl.float32)

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unsmooth.remedies.token_kernels import load_tokens, store_tokens, tokens_from, with_rows
+from unsmooth.remedies.token_kernels import in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
 # Tokens that a program has, how many it takes at a time, and the warps that share them.
@@ -50,9 +50,7 @@ def _forward_kernel(
     x, mean, totals, x_at, mean_at, tokens, channels, sharpness,
     ROWS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, WIDE)
-    inside = channel < channels
+    sequence, channel, inside = in_program(0, channels, WIDE)
     half = mean.dtype.element_ty
     row, rows_here = tokens_from(tl.program_id(1) * ROWS, tokens, inside, ROWS)
     unit = _at_length_one(load_tokens(x, x_at, sequence, row, channel, rows_here))[0].to(half)
@@ -73,9 +71,7 @@ def _backward_kernel(
     grad, x, mean, totals, of_x, grad_at, x_at, mean_at, of_x_at, tokens, channels, sharpness,
     ROWS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, WIDE)
-    inside = channel < channels
+    sequence, channel, inside = in_program(0, channels, WIDE)
     half = mean.dtype.element_ty
     row, rows_here = tokens_from(tl.program_id(1) * ROWS, tokens, inside, ROWS)
     value = load_tokens(x, x_at, sequence, row, channel, rows_here)

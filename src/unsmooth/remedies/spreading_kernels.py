@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unsmooth.remedies.token_kernels import load_tokens, store_tokens, tokens_from, with_rows
+from unsmooth.remedies.token_kernels import in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
 # In a tile of tokens, which 65 of 192 channels fill half, and the warps that share it.
@@ -26,9 +26,7 @@ NUMBERS, WARPS = 32768, 16
 def _forward_kernel(
     x, out, x_at, out_at, tokens, channels, scale, eps, TOKENS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(0, channels, CHANNELS)
     mean = tl.zeros([CHANNELS], tl.float32)
     for start in range(0, tokens, TOKENS):
         token, here = tokens_from(start, tokens, inside, TOKENS)
@@ -50,9 +48,7 @@ def _forward_kernel(
 def _backward_kernel(
     grad, x, of_x, grad_at, x_at, out_at, tokens, channels, scale, eps, TOKENS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(0, channels, CHANNELS)
     mean = tl.zeros([CHANNELS], tl.float32)
     mean_grad = tl.zeros([CHANNELS], tl.float32)
     for start in range(0, tokens, TOKENS):

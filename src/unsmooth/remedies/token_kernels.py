@@ -17,6 +17,13 @@ CHANNELS, MOST_TOKENS = 64, 128
 
 
 @triton.jit
+def in_program(first, channels, CHANNELS: tl.constexpr):
+    """The sequence of this program, its channels from `first` on, and which of them there are."""
+    channel = first + tl.arange(0, CHANNELS)
+    return tl.program_id(0).to(tl.int64), channel, channel < channels
+
+
+@triton.jit
 def tokens_from(start, tokens, inside, TOKENS: tl.constexpr):
     """The next tokens, and where there are such tokens of such channels."""
     token = start + tl.arange(0, TOKENS)

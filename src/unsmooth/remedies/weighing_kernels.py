@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unsmooth.remedies.token_kernels import by_channels, load_tokens, store_tokens, tokens_from, with_rows
+from unsmooth.remedies.token_kernels import by_channels, in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
 WARPS = 8
@@ -30,9 +30,7 @@ def _forward_kernel(
     x, z, out, a, b, c, x_at, z_at, out_at, tokens, channels, each,
     OTHER: tl.constexpr, MEAN: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(tl.program_id(1) * CHANNELS, channels, CHANNELS)
     own = _load_weights(a, channel, inside, each)[None, :]
     other = _load_weights(b, channel, inside, each)[None, :] if OTHER else 0.0
     less = tl.zeros([CHANNELS], tl.float32)
@@ -56,9 +54,7 @@ def _backward_kernel(
     grad, x, z, of_x, of_z, sums, a, b, c, grad_at, x_at, z_at, out_at, tokens, channels, each, sequences,
     OTHER: tl.constexpr, MEAN: tl.constexpr, LEARNED: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < channels
+    sequence, channel, inside = in_program(tl.program_id(1) * CHANNELS, channels, CHANNELS)
     own = _load_weights(a, channel, inside, each)[None, :]
     other = _load_weights(b, channel, inside, each)[None, :] if OTHER else 0.0
     grads = tl.zeros([CHANNELS], tl.float32)
