@@ -22,11 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unsmooth.remedies.token_kernels import in_program, load_tokens, store_tokens, tokens_from, with_rows
+from unsmooth.remedies.token_kernels import Tiles, in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
-# Tokens that a program has, how many it takes at a time, and the warps that share them.
-ROWS, ACROSS, WARPS = 32, 32, 8
+TILES = Tiles(rows=32, across=32, warps=8)
 # Of torch's normalize.
 _EPS = tl.constexpr(1e-12)
 
@@ -75,11 +74,10 @@ def _backward_kernel(
     half = mean.dtype.element_ty
     row, rows_here = tokens_from(tl.program_id(1) * ROWS, tokens, inside, ROWS)
     value = load_tokens(x, x_at, sequence, row, channel, rows_here)
-    unit, inverse = _at_length_one(value)
     g = load_tokens(grad, grad_at, sequence, row, channel, rows_here)
     along = tl.sum(g * load_tokens(mean, mean_at, sequence, row, channel, rows_here), 1)
     share = 1.0 / tl.load(totals + sequence * tokens + row, row < tokens, other=1.0)
-    own, value_half, g_half = unit.to(half), value.to(half), g.to(half)
+    own, value_half, g_half = _at_length_one(value)[0].to(half), value.to(half), g.to(half)
     of_unit = tl.zeros([ROWS, WIDE], tl.float32)
     of_value = tl.zeros([ROWS, WIDE], tl.float32)
     for start in range(0, tokens, ACROSS):
@@ -95,6 +93,8 @@ def _backward_kernel(
         of_unit = tl.dot((e * (as_query + as_key)).to(half), other_unit, of_unit)
         of_value = tl.dot((e * other_share[None, :]).to(half), other_g_half, of_value)
     of_unit = of_unit * sharpness
+    # Read once more: in registers all the while, it would leave no room for the sums.
+    unit, inverse = _at_length_one(load_tokens(x, x_at, sequence, row, channel, rows_here))
     # What goes along the token changes its length alone; one of no length has none to change.
     long = (inverse < 1.0 / _EPS)[:, None]
     across = of_unit - tl.where(long, unit * tl.sum(of_unit * unit, 1)[:, None], 0.0)
@@ -123,10 +123,10 @@ def backward(grad_BND: Tensor, x_BND: Tensor, mean_BND: Tensor, totals_BN: Tenso
 
 
 def _grid(x_BND: Tensor) -> tuple[int, int]:
-    return len(x_BND), triton.cdiv(x_BND.shape[1], ROWS)
+    return len(x_BND), triton.cdiv(x_BND.shape[1], TILES.rows)
 
 
 def _sizes(x_BND: Tensor) -> dict[str, Any]:
     # A product on tensor cores is of 16 or more.
     wide = max(16, triton.next_power_of_2(x_BND.shape[2]))
-    return {"ROWS": ROWS, "ACROSS": ACROSS, "WIDE": wide, "num_warps": WARPS, "num_stages": 1}
+    return {"ROWS": TILES.rows, "ACROSS": TILES.across, "WIDE": wide, "num_warps": TILES.warps, "num_stages": 1}

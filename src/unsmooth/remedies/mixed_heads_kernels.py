@@ -15,7 +15,7 @@ the last kernel (keys, queries).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -49,7 +49,7 @@ from unsmooth.remedies.tile_kernels import (
     where_seen,
     zero_tiles,
 )
-from unsmooth.remedies.token_kernels import with_rows
+from unsmooth.remedies.token_kernels import Tiles, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
 _CAUSAL = tl.constexpr(tile_kernels.CAUSAL)
@@ -220,14 +220,6 @@ def _key_kernel(
         k_rows = add_products(k_rows, of_logits, q_tiles, G, PRECISION)
     store_tiles(of_k, of_k_at, key, keys, of_parts(k_rows, PARTS, WIDE), scale, H, WIDTH, WIDE)
     store_tiles(of_v, of_v_at, key, keys, v_rows, 1.0, H, WIDTH, WIDE)
-
-
-class Tiles(NamedTuple):
-    """Rows that a program has, how many of the other side it takes at a time, and the warps that share them."""
-
-    rows: int
-    across: int
-    warps: int
 
 
 # By how many heads a group has: all of their tiles are in registers together.

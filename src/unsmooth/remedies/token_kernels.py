@@ -8,12 +8,22 @@ Imported only where there is a GPU, since Triton comes with its torch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 # Of a program that has some channels of one sequence: how many, and how many tokens it takes at a time.
 CHANNELS, MOST_TOKENS = 64, 128
+
+
+class Tiles(NamedTuple):
+    """Rows that a program has, how many others it takes at a time, and the warps that share them."""
+
+    rows: int
+    across: int
+    warps: int
 
 
 @triton.jit
