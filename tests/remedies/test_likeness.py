@@ -33,7 +33,7 @@ def tokens(shape: tuple[int, int, int]) -> Tensor:
 def by_kernels(x: Tensor, temperature: float, half: torch.dtype, along: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the gradient of the tokens, both brought back in float64."""
     moved = x.to(ON).requires_grad_()
-    found, _ = torch.ops.unsmooth.likeness(moved, temperature, half)
+    found, _, _ = torch.ops.unsmooth.likeness(moved, temperature, half)
     assert found.dtype == half
     (grad,) = torch.autograd.grad((found * along.to(found)).sum(), moved)
     assert grad.dtype == x.dtype

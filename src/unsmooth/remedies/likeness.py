@@ -43,9 +43,11 @@ def mean_by_likeness(x_BND: Tensor, temperature: float) -> Tensor:
 
 
 @torch.library.custom_op(
-    "unsmooth::likeness", mutates_args=(), schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor)"
+    "unsmooth::likeness",
+    mutates_args=(),
+    schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor, Tensor)",
 )
-def _average(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor]:
+def _average(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     from unsmooth.remedies.likeness_kernels import forward
 
     return forward(x, temperature, half)
@@ -54,32 +56,33 @@ def _average(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, 
 @torch.library.custom_op(
     "unsmooth::likeness_backward",
     mutates_args=(),
-    schema="(Tensor grad, Tensor x, Tensor mean, Tensor totals, float temperature) -> Tensor",
+    schema="(Tensor grad, Tensor x, Tensor mean, Tensor totals, Tensor lengths, float temperature) -> Tensor",
 )
-def _average_backward(grad: Tensor, x: Tensor, mean: Tensor, totals: Tensor, temperature: float) -> Tensor:
+def _average_backward(grad: Tensor, *given: Any) -> Tensor:
     from unsmooth.remedies.likeness_kernels import backward
 
-    return backward(grad, x, mean, totals, temperature)
+    return backward(grad, *given)
 
 
 @_average.register_fake
-def _average_shapes(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape, dtype=half), x.new_empty(x.shape[:2], dtype=torch.float32)
+def _average_shapes(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    totals, lengths = (x.new_empty(x.shape[:2], dtype=torch.float32) for _ in range(2))
+    return x.new_empty(x.shape, dtype=half), totals, lengths
 
 
 @_average_backward.register_fake
-def _average_backward_shapes(grad: Tensor, x: Tensor, mean: Tensor, totals: Tensor, temperature: float) -> Tensor:
+def _average_backward_shapes(grad: Tensor, x: Tensor, *given: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     x, ctx.temperature, _ = inputs
     ctx.save_for_backward(x, *output)
 
 
-def _backward(ctx: Any, grad: Tensor, of_totals: Tensor) -> tuple[Tensor, None, None]:
-    x, mean, totals = ctx.saved_tensors
-    of_x: Tensor = _average_backward(grad.to(mean.dtype), x, mean, totals, ctx.temperature)
+def _backward(ctx: Any, grad: Tensor, *of_others: Tensor) -> tuple[Tensor, None, None]:
+    x, mean, *others = ctx.saved_tensors
+    of_x: Tensor = _average_backward(grad.to(mean.dtype), x, mean, *others, ctx.temperature)
     return of_x, None, None
 
 
