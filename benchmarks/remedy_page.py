@@ -102,7 +102,7 @@ def _measured(row: dict[str, Any] | None, bar: float | None) -> str:
     if row is None:
         return ""
     if "over_plain" not in row:
-        return str(row["failed"])
+        return f"not measured: {row['failed']}"
     mark = NOT_CAPTURED if "not_captured" in row else ""
     text = f"{row['over_plain']:.3f}{mark} ({row['low']:.3f} to {row['high']:.3f})"
     return f"**{text}**" if bar is not None and round(row["over_plain"], 2) > bar else text
