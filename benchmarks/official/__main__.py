@@ -37,7 +37,7 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 TEXT = """# The authors' own code beside ours
 
 Written by `python -m benchmarks.official`. Seven remedies whose authors published code: their modules, taken out of
-their files at the commits below, in a model of three blocks (σReparam: one), and ours (`variant="official"` where there
+their files below, in a model of three blocks (σReparam: one), and ours (`variant="official"` where there
 is a choice) in a copy of that model, on the same tokens, with weights and learned numbers drawn at random. Outputs are
 to differ by at most {bar:g} in float32. In float64, where rounding hides nothing, the largest difference of all outputs
 is {exact:.1e}, and {rest:.1e} without SoftDecay. Gradients are those of the input; differences are told as a share of
@@ -94,12 +94,17 @@ def page(found: dict[str, Any]) -> str:
     heads = ["remedy", "settings", "outputs, float32", "float64", "gradients, float32", "float64"]
     lines = [
         f"- `{one['remedy']}`: "
-        + ", ".join(f"{file['repository']}@{file['commit'][:10]} `{file['path']}`" for file in one["sources"])
+        + ", ".join(_link(file) for file in one["sources"])
         + (f"; {one['notes']}" if one["notes"] else "")
         for one in found["remedies"]
     ]
     exact, rest = (worst(found, "float64", but) for but in ("", "softdecay"))
     return TEXT.format(bar=BAR, exact=exact, rest=rest, table=table(heads, rows), sources="\n".join(lines))
+
+
+def _link(file: dict[str, str]) -> str:
+    repository, commit_of, path = file["repository"], file["commit"], file["path"]
+    return f"[{repository}, `{path}`](https://github.com/{repository}/blob/{commit_of}/{path})"
 
 
 def worst(found: dict[str, Any], precision: str, but: str = "") -> float:
