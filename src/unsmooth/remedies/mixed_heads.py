@@ -21,6 +21,7 @@ from unsmooth.remedies.triton_here import HAS_TRITON
 
 _TENSORS = "Tensor query, Tensor key, Tensor value"
 _REST = "Tensor? before, Tensor after, Tensor? bias, Tensor? mask, bool causal, float scale, int parts"
+_MADE = "Tensor, Tensor, Tensor"
 # Of heads that are mixed with each other: how many, and how wide all together.
 _MOST_HEADS, _MOST_WIDE = 4, 256
 
@@ -117,8 +118,8 @@ def mixed_by_kernels(
     return out
 
 
-@torch.library.custom_op("unsmooth::mixed_heads", mutates_args=(), schema=f"({_TENSORS}, {_REST}) -> (Tensor, Tensor)")
-def _attend(*given: Any) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("unsmooth::mixed_heads", mutates_args=(), schema=f"({_TENSORS}, {_REST}) -> ({_MADE})")
+def _attend(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     from unsmooth.remedies.mixed_heads_kernels import forward
 
     return forward(*given)
@@ -127,7 +128,7 @@ def _attend(*given: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op(
     "unsmooth::mixed_heads_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, {_TENSORS}, Tensor lse, {_REST}) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor grad, {_TENSORS}, Tensor lse, Tensor apart, {_REST}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _attend_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from unsmooth.remedies.mixed_heads_kernels import backward
@@ -136,28 +137,31 @@ def _attend_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @_attend.register_fake
-def _attend_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = query.shape
-    return torch.empty_like(query), query.new_empty(batch, heads * rest[-1], queries, dtype=torch.float32)
+def _attend_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    batch, heads, queries, width = query.shape
+    parts = rest[-1]
+    lse = query.new_empty(batch, heads * parts, queries, dtype=torch.float32)
+    apart = (batch, heads, parts, queries, width) if parts > 1 else (0, 0, 0, 0, 0)
+    return torch.empty_like(query), lse, query.new_empty(apart)
 
 
 @_attend_backward.register_fake
 def _attend_backward_shapes(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor, before: Any, after: Tensor, *rest: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor, apart: Tensor, before: Any, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    groups, heads, maps = after.shape
+    groups, heads, maps = rest[0].shape
     of_weights = lse.new_empty(groups, heads * maps + heads + maps * maps)
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), of_weights
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     *tensors, ctx.causal, ctx.scale, ctx.parts = inputs
-    ctx.save_for_backward(*tensors[:3], output[1], *tensors[3:])
+    ctx.save_for_backward(*tensors[:3], *output[1:], *tensors[3:])
 
 
-def _backward(ctx: Any, grad: Tensor, of_lse: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor, *of_others: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
-    before, after, bias = saved[4:7]
+    before, after, bias = saved[5:8]
     *of_tensors, of_weights = _attend_backward(grad.to(saved[0].dtype), *saved, ctx.causal, ctx.scale, ctx.parts)
     _, heads, maps = after.shape
     of_after, of_bias, of_before = of_weights.split([heads * maps, heads, maps * maps], dim=1)

@@ -2,7 +2,8 @@
 
 Each program has some rows of one group of heads and goes over the other side block by block, so any number of tokens
 fits. The maps of a group are in registers together, where mixing them is a few multiplications, and none is ever
-written. As maps are mixed after the softmax, its sums must be known first: the first two kernels go over keys twice.
+written. As maps are mixed after the softmax, its sums must be known first: the first two kernels go over keys twice,
+unless a group is one head, where what each map gives can be mixed in their place, and is kept for the gradients.
 Sums are in float32. Imported only where there is a GPU, since Triton comes with its torch.
 
 A group has G maps and H heads: all heads of a sequence with a map each, or one head whose parts each make a map. Parts
@@ -24,12 +25,15 @@ from torch import Tensor
 
 from unsmooth.remedies import tile_kernels
 from unsmooth.remedies.tile_kernels import (
+    add_attention,
     add_exponentials,
     add_products,
     add_row_sums,
     add_where_seen,
+    divided,
     filled_rows,
     for_parts,
+    in_floats,
     in_parts,
     load_numbers,
     load_rows,
@@ -81,7 +85,7 @@ def _logits(left, right, scale, added, pre, G: tl.constexpr, BEFORE: tl.constexp
 
 @triton.jit
 def _forward_kernel(
-    q, k, v, out, lse, before, after, bias, mask, q_at, k_at, v_at, out_at, mask_at,
+    q, k, v, out, lse, apart, before, after, bias, mask, q_at, k_at, v_at, out_at, apart_at, mask_at,
     queries, keys, groups, by_group, scale,
     G: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
     BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
@@ -96,33 +100,49 @@ def _forward_kernel(
     q_tiles = in_parts(load_tiles(q, q_at, query, queries, H, WIDTH, WIDE), PARTS, WIDE)
     stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
     tops, totals = filled_rows(float("-inf"), QUERIES, G), filled_rows(0.0, QUERIES, G)
-    for start in range(0, stop, KEYS):
-        key = start + tl.arange(0, KEYS)
-        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
-        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
-        tops, totals = add_exponentials(tops, totals, logits, seen, G)
-    logarithm = logarithms(tops, totals, G)
-    store_rows(lse + program * G * queries, query, queries, logarithm, G)
+    if PARTS > 1:
+        # Maps of one head: what each gives is mixed, and once over the keys is enough.
+        sums = zero_tiles(QUERIES, WIDE, G)
+        for start in range(0, stop, KEYS):
+            key = start + tl.arange(0, KEYS)
+            k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
+            v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
+            seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+            logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
+            tops, totals, sums = add_attention(tops, totals, sums, logits, seen, v_tiles, G, PRECISION)
+        store_rows(lse + program * G * queries, query, queries, logarithms(tops, totals, G), G)
+        each = divided(sums, totals, G)
+        apart += batch * apart_at[0] + group * apart_at[1]
+        store_tiles(apart, apart_at, query, queries, each, 1.0, G, WIDTH, WIDE)
+        store_tiles(out, out_at, query, queries, mixed(each, post, H, G), 1.0, H, WIDTH, WIDE)
+    else:
+        for start in range(0, stop, KEYS):
+            key = start + tl.arange(0, KEYS)
+            k_tiles = load_tiles(k, k_at, key, keys, H, WIDTH, WIDE)
+            seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+            logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
+            tops, totals = add_exponentials(tops, totals, logits, seen, G)
+        logarithm = logarithms(tops, totals, G)
+        store_rows(lse + program * G * queries, query, queries, logarithm, G)
 
-    heads = zero_tiles(QUERIES, WIDE, H)
-    for start in range(0, stop, KEYS):
-        key = start + tl.arange(0, KEYS)
-        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
-        v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
-        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
-        maps = mixed(softmax(logits, logarithm, seen, 1, G), post, H, G)
-        if BIAS:
-            maps = add_where_seen(maps, constant, seen, H)
-        heads = add_products(heads, maps, v_tiles, H, PRECISION)
-    store_tiles(out, out_at, query, queries, heads, 1.0, H, WIDTH, WIDE)
+        heads = zero_tiles(QUERIES, WIDE, H)
+        for start in range(0, stop, KEYS):
+            key = start + tl.arange(0, KEYS)
+            k_tiles = load_tiles(k, k_at, key, keys, H, WIDTH, WIDE)
+            v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
+            seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+            logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
+            maps = mixed(softmax(logits, logarithm, seen, 1, G), post, H, G)
+            if BIAS:
+                maps = add_where_seen(maps, constant, seen, H)
+            heads = add_products(heads, maps, v_tiles, H, PRECISION)
+        store_tiles(out, out_at, query, queries, heads, 1.0, H, WIDTH, WIDE)
 
 
 @triton.jit
 def _query_kernel(
-    q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
-    q_at, k_at, v_at, grad_at, of_q_at, mask_at, queries, keys, groups, by_group, scale,
+    q, k, v, grad, lse, apart, of_sums, of_q, of_weights, before, after, mask,
+    q_at, k_at, v_at, grad_at, apart_at, of_q_at, mask_at, queries, keys, groups, by_group, scale,
     G: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
     BEFORE: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
@@ -137,18 +157,24 @@ def _query_kernel(
     grad_tiles = load_tiles(grad, grad_at, query, queries, H, WIDTH, WIDE)
     logarithm = load_rows(lse + program * G * queries, query, queries, float("inf"), G)
     stop = tl.minimum(keys, (tl.program_id(1) + 1) * QUERIES) if KIND == _CAUSAL else keys
-    ones = (tl.full([QUERIES, KEYS], 1.0, tl.float32),)
     of_post, of_bias = filled_rows(0.0, QUERIES, H * G), filled_rows(0.0, QUERIES, H)
-    for start in range(0, stop, KEYS):
-        key = start + tl.arange(0, KEYS)
-        k_tiles = for_parts(load_tiles(k, k_at, key, keys, H, WIDTH, WIDE), PARTS)
-        v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
-        seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
-        logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
-        of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
-        of_post = add_row_sums(of_post, of_mixed, softmax(logits, logarithm, seen, 1, G), H, G)
-        if BIAS:
-            of_bias = add_row_sums(of_bias, of_mixed, ones, H, 1)
+    if PARTS > 1:
+        # What a map gave is known, and its sum with the gradient is that over keys of the map times its gradient.
+        apart += batch * apart_at[0] + group * apart_at[1]
+        each = in_floats(load_tiles(apart, apart_at, query, queries, G, WIDTH, WIDE), G)
+        of_post = add_row_sums(of_post, in_floats(grad_tiles, H), each, H, G)
+    else:
+        ones = (tl.full([QUERIES, KEYS], 1.0, tl.float32),)
+        for start in range(0, stop, KEYS):
+            key = start + tl.arange(0, KEYS)
+            k_tiles = load_tiles(k, k_at, key, keys, H, WIDTH, WIDE)
+            v_tiles = load_tiles(v, v_at, key, keys, H, WIDTH, WIDE)
+            seen, added = seen_and_added(mask, mask_at, batch, query[:, None], key[None, :], queries, keys, KIND)
+            logits = _logits(q_tiles, k_tiles, scale, added, pre, G, BEFORE, PRECISION)[1]
+            of_mixed = where_seen(seen, products(grad_tiles, v_tiles, H, PRECISION), H)
+            of_post = add_row_sums(of_post, of_mixed, softmax(logits, logarithm, seen, 1, G), H, G)
+            if BIAS:
+                of_bias = add_row_sums(of_bias, of_mixed, ones, H, 1)
 
     # By map, the sum over keys of the map times its gradient.
     summed = ()
@@ -231,24 +257,27 @@ MANY = Tiles(16, 32, 4)
 def forward(
     query: Tensor, key: Tensor, value: Tensor, before: Tensor | None, after: Tensor, bias: Tensor | None,
     mask: Tensor | None, causal: bool, scale: float, parts: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What the heads give, and of every map the logarithms of the sums of its softmax, (batch, maps, queries)."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """What heads give, of every map the logarithms of the sums of its softmax, and what each of a head's maps gives.
+
+    The second is (batch, maps, queries), the last (batch, heads, parts, queries, head dim), and empty for whole heads.
+    """
     q, k, v = with_rows(query), with_rows(key), with_rows(value)
-    out = torch.empty_like(query)
+    out, apart = torch.empty_like(query), room_apart(query, parts)
     lse = q.new_empty(len(q), q.shape[1] * parts, q.shape[2], dtype=torch.float32)
-    steps = *(_steps(one, parts) for one in (q, k, v, out)), _by_mask(mask)
+    steps = *(_steps(one, parts) for one in (q, k, v, out)), apart.stride()[:4], _by_mask(mask)
     sizes = _sizes(q, before, bias, mask, causal, parts)
     tiles = _tiles(q, parts)
     _forward_kernel[_grid(q, parts)](
-        q, k, v, out, lse, before, after, bias, mask, *steps, *_numbers(q, k, after, parts), scale,
+        q, k, v, out, lse, apart, before, after, bias, mask, *steps, *_numbers(q, k, after, parts), scale,
         **sizes, QUERIES=tiles.rows, KEYS=tiles.across,
     )  # fmt: skip
-    return out, lse
+    return out, lse, apart
 
 
 @on_its_device
 def backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, lse: Tensor, apart: Tensor,
     before: Tensor | None, after: Tensor, bias: Tensor | None, mask: Tensor | None,
     causal: bool, scale: float, parts: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -260,8 +289,8 @@ def backward(
     rest = (*_numbers(q, k, after, parts), scale)
     sizes, tiles = _sizes(q, before, bias, mask, causal, parts), _tiles(q, parts)
     _query_kernel[_grid(q, parts)](
-        q, k, v, grad, lse, of_sums, of_q, of_weights, before, after, mask,
-        *steps, _steps(of_q, parts), _by_mask(mask), *rest, **sizes,
+        q, k, v, grad, lse, apart, of_sums, of_q, of_weights, before, after, mask,
+        *steps, apart.stride()[:4], _steps(of_q, parts), _by_mask(mask), *rest, **sizes,
         QUERIES=tiles.rows, KEYS=tiles.across,
     )  # fmt: skip
     _key_kernel[_grid(k, parts)](
@@ -272,6 +301,13 @@ def backward(
     # Groups may share their weights.
     over = (0, 1) if len(after) == of_weights.shape[2] else (0, 1, 2)
     return of_q, of_k, of_v, of_weights.sum(dim=over).view(len(after), -1)
+
+
+def room_apart(query: Tensor, parts: int) -> Tensor:
+    """For what the maps of a head in parts give; of whole heads there is nothing to keep."""
+    batch, heads, queries, width = query.shape
+    shape = (batch, heads, parts, queries, width) if parts > 1 else (0, 0, 0, 0, 0)
+    return query.new_empty(shape)
 
 
 def _steps(x: Tensor, parts: int) -> tuple[int, int, int, int]:

@@ -151,6 +151,15 @@ def add_products(totals, left, right, COUNT: tl.constexpr, PRECISION: tl.constex
 
 
 @triton.jit
+def in_floats(tiles, COUNT: tl.constexpr):
+    """Not rounded any further."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tiles[one].to(tl.float32),)
+    return found
+
+
+@triton.jit
 def scaled(tiles, scale, added, COUNT: tl.constexpr):
     """Each times a number and with something added."""
     found = ()
@@ -239,6 +248,31 @@ def add_exponentials(tops, totals, logits, seen, COUNT: tl.constexpr):
         new_tops += (top,)
         new_totals += (totals[one] * tl.exp(tops[one] - finite) + more,)
     return new_tops, new_totals
+
+
+@triton.jit
+def add_attention(tops, totals, sums, logits, seen, values, COUNT: tl.constexpr, PRECISION: tl.constexpr):
+    """By map what `add_exponentials` gives, and the sums of values that go with them; all maps are of one head."""
+    new_tops, new_totals, new_sums = (), (), ()
+    for one in tl.static_range(COUNT):
+        hidden = tl.where(seen, logits[one], float("-inf"))
+        top = tl.maximum(tops[one], tl.max(hidden, 1))
+        finite = tl.where(top == float("-inf"), 0.0, top)
+        before, now = tl.exp(tops[one] - finite), tl.exp(hidden - finite[:, None])
+        rounded = now.to(values[0].dtype)
+        new_tops += (top,)
+        new_totals += (totals[one] * before + tl.sum(now, 1),)
+        new_sums += (tl.dot(rounded, values[0], sums[one] * before[:, None], input_precision=PRECISION),)
+    return new_tops, new_totals, new_sums
+
+
+@triton.jit
+def divided(tiles, totals, COUNT: tl.constexpr):
+    """By map each row over its total; nothing where there is none."""
+    found = ()
+    for one in tl.static_range(COUNT):
+        found += (tiles[one] / tl.where(totals[one] > 0.0, totals[one], 1.0)[:, None],)
+    return found
 
 
 @triton.jit
