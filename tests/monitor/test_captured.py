@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 import unsmooth
 from tests.monitor.training import DIM, TOKENS, make
 from unsmooth import Monitor
-from unsmooth.monitor.captured import Circumstances
+from unsmooth.monitor import captured
+from unsmooth.monitor.captured import Circumstances, Replays
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -103,6 +105,62 @@ def test_precision_may_be_set_by_torch_s_newer_names(monkeypatch: pytest.MonkeyP
     before = Circumstances(encoder())
     monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
     assert not before.same(Circumstances(encoder()))
+
+
+class Stood:
+    """In for a graph, on a machine without a GPU."""
+
+    bytes = 0
+
+    def __init__(self, *given: object) -> None:
+        pass
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Replays, Callable[..., str]]]:
+    """A model, its replays, and a look that says by what it was."""
+    monkeypatch.setattr(captured, "Captured", Stood)
+    monkeypatch.setattr(captured, "_fits", lambda model: True)
+    monkeypatch.setattr(captured, "waits_told", lambda: nullcontext([]))
+    model, batch = encoder(Scaled()), object()
+    replays = Replays(model)
+
+    def look(*, repeatable: bool = True) -> str:
+        found = replays.ready(batch)
+        if found is None and replays.possible:
+            found = replays.capture(batch, [], lambda: None, torch.device("cuda"))
+        if found is not None:
+            return "graph"
+        with replays.noticing_waits():
+            replays.was_called(repeatable=repeatable)
+        return "call"
+
+    yield model, replays, look
+
+
+def test_a_call_comes_first_and_after_every_change(looks: tuple[Any, Replays, Callable[..., str]]) -> None:
+    model, replays, look = looks
+    assert [look() for _ in range(3)] == ["call", "graph", "graph"]
+    model[0].by = 3.0
+    assert [look() for _ in range(3)] == ["call", "graph", "graph"]
+    replays.give_up()
+    assert [look() for _ in range(2)] == ["call", "call"]
+
+
+def test_what_cannot_be_repeated_is_called(looks: tuple[Any, Replays, Callable[..., str]]) -> None:
+    _, _, look = looks
+    assert [look(repeatable=False) for _ in range(3)] == ["call"] * 3
+    assert [look() for _ in range(2)] == ["call", "graph"]
+
+
+def test_a_model_that_changes_all_the_time_is_called(looks: tuple[Any, Replays, Callable[..., str]]) -> None:
+    model, _, look = looks
+    found = []
+    for number in range(2 * captured._MOST_CAPTURES + 2):
+        found += [look(), look()]
+        model[0].by = float(number)
+    assert found.count("graph") == captured._MOST_CAPTURES
+    assert found[-2:] == ["call", "call"]
 
 
 def train(model: nn.Module, monitor: Monitor, steps: int = 6) -> Iterator[int]:

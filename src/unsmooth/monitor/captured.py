@@ -43,10 +43,11 @@ class Circumstances:
         self._numbers += [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
         self._modes = _modes()
 
-    def same(self, other: Circumstances) -> bool:
+    def same(self, other: Circumstances | None) -> bool:
         """Whether nothing has changed."""
         return (
-            self._modes == other._modes
+            other is not None
+            and self._modes == other._modes
             and self._numbers == other._numbers
             and len(self._objects) == len(other._objects)
             and all(map(is_, self._objects, other._objects))
@@ -106,18 +107,20 @@ class Replays:
     def __init__(self, model: nn.Module) -> None:
         self._model, self._count, self._left = model, 0, _MOST_CAPTURES
         self._captured: Captured | None = None
-        self._then = self._now = Circumstances(model)
-        self._calm: Circumstances | None = None
         self._batch: Any = None
+        # When the graph was made, at this look (None where no graph is wanted), and at a call that can be repeated.
+        self._then: Circumstances | None = None
+        self._now: Circumstances | None = None
+        self._calm: Circumstances | None = None
 
     @contextmanager
     def noticing_waits(self) -> Iterator[list[str]]:
         """What a pass waits for the GPU for; nothing is noticed where no graph is wanted."""
-        if self._left > 0 and _fits(self._model):
-            with waits_told() as waits:
-                yield waits
-        else:
+        if self._now is None:
             yield []
+            return
+        with waits_told() as waits:
+            yield waits
 
     def was_called(self, *, repeatable: bool) -> None:
         """Tell of a look by a call, and whether a second one without Python's help would leave all as it is too."""
@@ -126,14 +129,14 @@ class Replays:
     @property
     def possible(self) -> bool:
         """Whether a graph is worth trying: the model was called like this before, and nothing spoke against it."""
-        return self._left > 0 and self._calm is not None and self._calm.same(self._now) and _fits(self._model)
+        wanted = self._left > 0 and self._now is not None
+        return wanted and self._calm is not None and self._calm.same(self._now)
 
     def ready(self, batch: Any) -> Captured | None:
         """The graph of the last looks, if it is still what the model would do with a batch."""
-        if not self._left and self._captured is None:
-            return None
-        self._now = Circumstances(self._model)
-        if self._batch is not batch or not self._then.same(self._now):
+        wanted = self._captured is not None or (self._left > 0 and _fits(self._model))
+        self._now = Circumstances(self._model) if wanted else None
+        if self._batch is not batch or self._then is None or not self._then.same(self._now):
             self._captured = None
         self._count += 1
         return self._captured
