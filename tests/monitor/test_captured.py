@@ -117,7 +117,7 @@ class Stood:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Replays, Callable[..., str]]]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Replays, Callable[..., str]]:
     """A model, its replays, and a look that says by what it was."""
     monkeypatch.setattr(captured, "Captured", Stood)
     monkeypatch.setattr(captured, "_fits", lambda model: True)
@@ -135,7 +135,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Replays, Calla
             replays.was_called(repeatable=repeatable)
         return "call"
 
-    yield model, replays, look
+    return model, replays, look
 
 
 def test_a_call_comes_first_and_after_every_change(looks: tuple[Any, Replays, Callable[..., str]]) -> None:
