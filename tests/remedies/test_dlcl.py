@@ -12,6 +12,7 @@ from tests.remedies.hosts import BY_NAME, DIM, LAYERS
 from tests.remedies.snapshot import Snapshot
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import applied, apply
+from unsmooth.remedies.catalogue.dlcl import combine
 
 EPS = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-6}
 ABLE = (*(name for name in POST if name != "albert"), *PRE, "neox_parallel")
@@ -38,6 +39,14 @@ def combined(name: str, edits: list[Any], norm: str, groups: tuple[tuple[int, ..
             out = normed(name, out, edit) if norm == "sum" else out
         x = out
     return x
+
+
+def test_a_combination_lies_in_memory_as_what_the_block_gave() -> None:
+    # A matrix product of numbers that lie otherwise may round otherwise, and neutral would not be neutral.
+    entered, gave = torch.randn(3, 5, 4), torch.randn(5, 3, 4).transpose(0, 1)
+    found = combine([entered, gave], torch.tensor([0.0, 1.0]))
+    assert found.stride() == gave.stride()
+    assert torch.equal(found, gave)
 
 
 def edits_of(model: Any) -> list[Any]:

@@ -116,10 +116,11 @@ def combine(outputs_BND: Sequence[Tensor], weight: Tensor) -> Tensor:
     >>> combine([torch.tensor([1.0]), torch.tensor([10.0])], torch.tensor([0.5, 2.0]))
     tensor([20.5000])
     """
-    last = outputs_BND[-1]
+    *before, last = outputs_BND
     exact = torch.promote_types(last.dtype, torch.float32)
-    total = outputs_BND[0].to(exact) * weight[0]
-    for output_BND, one in zip(outputs_BND[1:], weight[1:], strict=True):
+    # The sum lies in memory as its first term does: as what the block gave, which the next one is used to.
+    total = last.to(exact) * weight[-1]
+    for output_BND, one in zip(before, weight[:-1], strict=True):
         total = torch.addcmul(total, output_BND, one)
     return total.to(last.dtype)
 
