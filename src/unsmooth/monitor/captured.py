@@ -113,10 +113,15 @@ class Replays:
         self._now: Circumstances | None = None
         self._calm: Circumstances | None = None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a graph is thought of at this look."""
+        return self._now is not None
+
     @contextmanager
     def noticing_waits(self) -> Iterator[list[str]]:
         """What a pass waits for the GPU for; nothing is noticed where no graph is wanted."""
-        if self._now is None:
+        if not self.wanted:
             yield []
             return
         with waits_told() as waits:
@@ -129,8 +134,7 @@ class Replays:
     @property
     def possible(self) -> bool:
         """Whether a graph is worth trying: the model was called like this before, and nothing spoke against it."""
-        wanted = self._left > 0 and self._now is not None
-        return wanted and self._calm is not None and self._calm.same(self._now)
+        return self._left > 0 and self.wanted and self._calm is not None and self._calm.same(self._now)
 
     def ready(self, batch: Any) -> Captured | None:
         """The graph of the last looks, if it is still what the model would do with a batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,11 +149,11 @@ class Probe:
         collectors = self.collectors()
         _expect(collectors, ready.selections)
         with self._undisturbed(), self.watch(collectors, collectors):
-            buffers, random = self._buffers(), drawn(ready.device)
+            before = self._traces(ready.device)
             with self._replays.noticing_waits() as waits:
                 call(ready.entry, ready.inputs)
                 end(collectors)
-            same = buffers == self._buffers() and random == drawn(ready.device)
+            same = before == self._traces(ready.device)
         gathers = any(one.gatherings for one in collectors)
         self._replays.was_called(repeatable=same and not (waits or gathers or self._weights_change))
         return collectors
@@ -209,10 +210,15 @@ class Probe:
         if versions is not None and versions != self._versions():
             self._weights_change = True  # from now on they are put back
 
-    def _buffers(self) -> list[int]:
-        """Which they are, and how often each was changed in place."""
+    def _traces(self, device: torch.device) -> tuple[Any, ...]:
+        """What a pass may leave behind beside weights; nothing where no graph is wanted, and nobody asks.
+
+        Of buffers which they are, and how often each was changed in place.
+        """
+        if not self._replays.wanted:
+            return ()
         found = (one for module in modules_of(self.model) for one in module._buffers.values() if one is not None)
-        return [number for one in found for number in (id(one), one._version)]
+        return [(id(one), one._version) for one in found], drawn(device)
 
     def _versions(self) -> list[int]:
         """How often each weight was changed in place."""

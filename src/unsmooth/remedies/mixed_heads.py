@@ -118,6 +118,12 @@ def mixed_by_kernels(
     return out
 
 
+def room_apart(query: Tensor, parts: int) -> Tensor:
+    """For what the maps of a head in parts give; of whole heads there is nothing to keep."""
+    batch, heads, queries, width = query.shape
+    return query.new_empty((batch, heads, parts, queries, width) if parts > 1 else (0, 0, 0, 0, 0))
+
+
 @torch.library.custom_op("unsmooth::mixed_heads", mutates_args=(), schema=f"({_TENSORS}, {_REST}) -> ({_MADE})")
 def _attend(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     from unsmooth.remedies.mixed_heads_kernels import forward
@@ -138,11 +144,9 @@ def _attend_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @_attend.register_fake
 def _attend_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    batch, heads, queries, width = query.shape
-    parts = rest[-1]
-    lse = query.new_empty(batch, heads * parts, queries, dtype=torch.float32)
-    apart = (batch, heads, parts, queries, width) if parts > 1 else (0, 0, 0, 0, 0)
-    return torch.empty_like(query), lse, query.new_empty(apart)
+    batch, heads, queries, _ = query.shape
+    lse = query.new_empty(batch, heads * rest[-1], queries, dtype=torch.float32)
+    return torch.empty_like(query), lse, room_apart(query, rest[-1])
 
 
 @_attend_backward.register_fake

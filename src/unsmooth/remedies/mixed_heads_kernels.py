@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from unsmooth.remedies import tile_kernels
+from unsmooth.remedies.mixed_heads import room_apart
 from unsmooth.remedies.tile_kernels import (
     add_attention,
     add_exponentials,
@@ -301,13 +302,6 @@ def backward(
     # Groups may share their weights.
     over = (0, 1) if len(after) == of_weights.shape[2] else (0, 1, 2)
     return of_q, of_k, of_v, of_weights.sum(dim=over).view(len(after), -1)
-
-
-def room_apart(query: Tensor, parts: int) -> Tensor:
-    """For what the maps of a head in parts give; of whole heads there is nothing to keep."""
-    batch, heads, queries, width = query.shape
-    shape = (batch, heads, parts, queries, width) if parts > 1 else (0, 0, 0, 0, 0)
-    return query.new_empty(shape)
 
 
 def _steps(x: Tensor, parts: int) -> tuple[int, int, int, int]:
