@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _COLUMNS = 3
 _PAGE_WIDTH = 390
 # What text takes is worked out with one font and drawn with the reader's, which may be wider.
-_LETTERS, _SPARE = 44, {"left": 28, "right": 28, "top": 5, "bottom": 5}
+_LETTERS, _SPARE = 36, {"left": 28, "right": 28, "top": 5, "bottom": 5}
 
 
 def figure(entry: Entry) -> altair.TopLevelMixin:
