@@ -72,10 +72,10 @@ has similarity by layer, memory and reasons of failures; `benchmarks/arena_cifar
 """
 
 
-def words(out: Path, more: Sequence[str] = ()) -> list[str]:
+def words(out: Path, more: Sequence[str] = (), remedies: str = ",".join(REMEDIES)) -> list[str]:
     """What is given to `unsmooth`; of an option that is given twice the last one counts."""
     return [
-        *("arena", "vit_cifar100", "--data", "data/cifar100", "--remedies", ",".join(REMEDIES)),
+        *("arena", "vit_cifar100", "--data", "data/cifar100", "--remedies", remedies),
         *(word for axis in GRID for word in ("--grid", axis)),
         *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
         *("--rates", "1e-4,4e-4,1.6e-3", "--seeds", "3", "--budget", "900steps"),
@@ -140,9 +140,10 @@ def main() -> int:
     reader.add_argument("--out", type=Path, default=RESULTS)
     reader.add_argument("--docs", type=Path, default=DOCS)
     reader.add_argument("--mps", action="store_true", help="run kernels of several processes beside each other")
+    reader.add_argument("--remedies", default=",".join(REMEDIES), help="some of them; others join in a later call")
     given, more = reader.parse_known_args()
     with multi_process_service() if given.mps else nullcontext():
-        code = run(words(given.out, more))
+        code = run(words(given.out, more, given.remedies))
     if code == 0:
         publish(given.out, given.docs)
     return code
