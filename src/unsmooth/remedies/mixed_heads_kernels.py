@@ -250,8 +250,8 @@ def _key_kernel(
 
 
 # By how many heads a group has: all of their tiles are in registers together.
-TILES = {1: Tiles(16, 32, 4)}
-MANY = Tiles(16, 32, 4)
+TILES = {1: Tiles(16, 32, 2)}
+MANY = Tiles(16, 16, 2)
 
 
 @on_its_device
