@@ -13,7 +13,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth.files import write_whole
 from unsmooth.monitor.recording import record
 from unsmooth.remedies import likeness_kernels, mixed_heads_kernels
+from unsmooth.remedies.likeness import has_kernels, mean_by_likeness
 from unsmooth.remedies.mixed_heads import mixed_by_kernels
 from unsmooth.remedies.mixing import TorchMix
 from unsmooth.remedies.token_kernels import Tiles
@@ -73,7 +74,14 @@ def mixed(tokens: int, parts: int) -> Made:
 def alike(tokens: int) -> Made:
     """ContraNorm's mean of a stream in float32."""
     x = torch.randn(BATCH, tokens, HEADS * WIDTH, device="cuda").requires_grad_()
-    return lambda: torch.ops.unsmooth.likeness(x, 1.0, torch.bfloat16)[0], [x]
+    with torch.autocast("cuda", torch.bfloat16):
+        assert has_kernels(x)
+
+    def run() -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return mean_by_likeness(x, 1.0)
+
+    return run, [x]
 
 
 def attention(tokens: int, heads: int) -> Made:
@@ -107,7 +115,7 @@ SUBJECTS = {
     "differential": Subject(
         lambda tokens: mixed(tokens, 2), lambda tokens: attention(tokens, HEADS), lambda tiles: mixed_in(tiles, 1), 4096
     ),
-    "contranorm": Subject(alike, lambda tokens: attention(tokens, 1), alike_in, 4096),
+    "contranorm": Subject(alike, lambda tokens: attention(tokens, 1), alike_in, 1024),
     "talking_heads": Subject(
         lambda tokens: mixed(tokens, 1),
         lambda tokens: attention(tokens, HEADS),
@@ -140,10 +148,10 @@ def microseconds(graph: torch.cuda.CUDAGraph) -> float:
     return 1e6 * (time.perf_counter() - start) / CALLS
 
 
-def sweep(subject: Subject, tokens: int) -> list[dict[str, Any]]:
+def sweep(subject: Subject, tokens: int, warps: Sequence[int]) -> list[dict[str, Any]]:
     """All tilings, the fastest first."""
     graphs: dict[Any, torch.cuda.CUDAGraph] = {"torch's attention": captured(subject.plain(tokens))}
-    for tiles in itertools.starmap(Tiles, itertools.product((16, 32, 64), (16, 32, 64), (2, 4, 8))):
+    for tiles in itertools.starmap(Tiles, itertools.product((16, 32, 64), (16, 32, 64), warps)):
         if tiles.rows * tiles.across > subject.most:
             continue
         try:
@@ -164,11 +172,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=list(SUBJECTS), action="append", help="may be repeated")
     parser.add_argument("--tokens", type=int, default=65)
+    parser.add_argument("--warps", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     found = []
     for name in given.only or SUBJECTS:
-        rows = sweep(SUBJECTS[name], given.tokens)
+        rows = sweep(SUBJECTS[name], given.tokens, given.warps)
         found.append({"kernels": name, "tokens": given.tokens, "rows": rows})
         for row in rows:
             print(name, row, flush=True)

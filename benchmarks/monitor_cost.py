@@ -207,11 +207,14 @@ def main() -> None:
     parser.add_argument("--device", choices=tuple(SHAPES), default="cpu")
     parser.add_argument("--rounds", type=int, default=7, help="of windows of 50 steps; of shorter ones more")
     parser.add_argument("--every", type=int, nargs="*", default=EVERY)
+    parser.add_argument("--batch", type=int, help="images in a step")
+    parser.add_argument("--compiled", action="store_true", help="on a GPU: not the eager model too")
     parser.add_argument("--note", default="", help="something a reader must know of the machine")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    SHAPES[arguments.device]["batch"] = arguments.batch or SHAPES[arguments.device]["batch"]
     logging.basicConfig(level=logging.WARNING)
-    ways = (False, True) if arguments.device == "cuda" else (False,)
+    ways = (False, True)[int(arguments.compiled) :] if arguments.device == "cuda" else (False,)
     rounds = {every: max(arguments.rounds, arguments.rounds * max(EVERY) // every) for every in arguments.every}
     rows = [measure(every, rounds[every], arguments.device, way) for way in ways for every in arguments.every]
     for row in rows:

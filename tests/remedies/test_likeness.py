@@ -87,8 +87,10 @@ def test_a_token_of_zeros() -> None:
     wanted, gradient, along = both(x, 1.0)
     found, grad = by_kernels(x, 1.0, torch.float32, along)
     rest = [0, 1, 3, 4]
-    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=5e-3)
-    torch.testing.assert_close(grad[:, rest], gradient[:, rest], atol=1e-2, rtol=2e-2)
+    tolerance = 1e-5 if ON == "cpu" else 5e-3
+    for one, other in ((found, wanted), (grad[:, rest], gradient[:, rest])):
+        away = (one - other).norm(dim=-1) / other.norm(dim=-1)
+        assert float(away.max()) <= 2.0 * tolerance
     # Divided by 1e-12, the length that torch takes for none; zeros have no direction to be turned back by.
     torch.testing.assert_close(
         grad[:, 2] / gradient[:, 2].norm(), gradient[:, 2] / gradient[:, 2].norm(), atol=1e-2, rtol=0
@@ -156,7 +158,9 @@ def test_a_model_trains_alike_by_kernels(how: str) -> None:
     else:
         torch._dynamo.reset()
         found = gradients(torch.compile(model, fullgraph=True) if how == "compiled" else model)
+    # Some have no gradient but rounding: the same number added to every logit, as biases of keys do, changes nothing.
+    least = 1e-3 * max(float(other.norm()) for other in wanted if other is not None)
     for one, other in zip(found, wanted, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            assert float((one - other).norm()) <= 0.1 * float(other.norm()) + 1e-3
+            assert float((one - other).norm()) <= 0.1 * float(other.norm()) + least
