@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,7 +15,7 @@ import pytest
 
 from tests.arena.tiny_arenas import POST, PRE, carried_out, plan, results, smallest
 from tests.training.killing import KilledError, killed_at
-from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, share_out, standings
+from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
 from unsmooth.arena.choosing import left_over
 from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import UnsmoothError
@@ -170,13 +168,6 @@ def test_what_a_killed_process_left_of_a_run_that_is_over_is_removed(
     _, moved = carried_out(wanted, whole[0], minutes=0.0)
     assert moved == []
     assert not any(folder.exists() for folder in left)
-
-
-def test_a_process_that_is_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = multiprocessing.get_context("fork")  # it has nothing to import
-    monkeypatch.setattr("unsmooth.arena.sharing.multiprocessing.get_context", lambda _: quick)
-    with pytest.raises(UnsmoothError, match=r"got one that was ended \(exit code 9\)\. Try the same command, which"):
-        share_out(plan(), ArenaFolder(tmp_path), 1, minutes=None, telling=lambda: os._exit(9), call="")
 
 
 def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> None:

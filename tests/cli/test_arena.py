@@ -46,6 +46,7 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--budget", "soon"], "Expected a budget of a run"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--rates", "1e-3,fast"], "Expected learning rates with"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--processes", "0"], "Expected --processes of 1 or more"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "0"], "Expected --patience above 0"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "-1"], "Expected --minutes of 0 or more"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--hold-out", "1"], "Try --hold-out 0.1."),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--set", "hold_out=0.1"], "Try --hold-out, which runs"),

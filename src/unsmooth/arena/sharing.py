@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Plan
+from unsmooth.arena.stalling import ends_when_stalled, has_stalled
 from unsmooth.arena.working import carry_out_arena, settle_models
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.training import Progress
 from unsmooth.training.driving import Tell
 
+logger = logging.getLogger("unsmooth.arena")
 Telling = Callable[[], AbstractContextManager[Tell]]
+# So often another takes the place of a process that stalled.
+_MOST_STALLS = 3
 
 
 def share_out(
-    plan: Plan, folder: ArenaFolder, processes: int, *, minutes: float | None, telling: Telling, call: str
+    plan: Plan,
+    folder: ArenaFolder,
+    processes: int,
+    *,
+    minutes: float | None,
+    telling: Telling,
+    call: str,
+    patience: float = 10.0,
 ) -> None:
     """Carry an arena out in so many processes of this machine, which share its device.
 
@@ -33,6 +51,7 @@ def share_out(
         minutes: For each of them.
         telling: Opens what `Progress` is told to; called in every process, so it has to be one that can be pickled.
         call: Names this call.
+        patience: After so many minutes without any work another takes the place of a process.
 
     Raises:
         UnsmoothError: One of them could not go on; the others went on to their end.
@@ -41,50 +60,111 @@ def share_out(
         settle_models(plan, folder)
     context = multiprocessing.get_context("spawn")
     said: Any = context.SimpleQueue()
-    wanted = [(plan, folder, number, processes, minutes, telling, call, said) for number in range(processes)]
-    started = [context.Process(target=_work, args=one) for one in wanted]
-    try:
-        for process in started:
-            process.start()
-        for process in started:
-            process.join()
-    finally:
-        for process in started:
-            if process.is_alive():
-                process.terminate()
+    end = None if minutes is None else time.monotonic() + 60.0 * minutes
+    crew: list[_Worker] = []
+    with tempfile.TemporaryDirectory(prefix="unsmooth-") as words:
+        try:
+            for number in range(processes):
+                word = Path(words) / f"stalled-{number}.txt"
+                share = _Share(plan, folder, number, processes, end, telling, call, 60.0 * patience, word)
+                crew.append(_Worker(share, context, said))
+            _see_to_their_end(crew)
+        finally:
+            for worker in crew:
+                if worker.process.is_alive():
+                    worker.process.terminate()
     if not said.empty():
         raise UnsmoothError(said.get())
-    if died := [process.exitcode for process in started if process.exitcode]:
+    if died := [worker.process.exitcode for worker in crew if worker.process.exitcode]:
         hint = "the same command, which keeps what is done; fewer --processes where memory is short"
         raise expected("processes that come to their end", f"one that was ended (exit code {died[0]})", hint)
 
 
-def _work(
-    plan: Plan,
-    folder: ArenaFolder,
-    number: int,
-    processes: int,
-    minutes: float | None,
-    telling: Telling,
-    call: str,
-    said: Any,
-) -> None:
+@dataclass(frozen=True)
+class _Share:
+    """What a process is given; `word` is a file for where it stood, should it stall."""
+
+    plan: Plan
+    folder: ArenaFolder
+    number: int
+    processes: int
+    end: float | None
+    telling: Telling
+    call: str
+    patience: float
+    word: Path
+
+    @property
+    def minutes(self) -> float | None:
+        """Until the time is up."""
+        return None if self.end is None else max(0.0, (self.end - time.monotonic()) / 60)
+
+
+@dataclass
+class _Worker:
+    """A process, and those that took its place."""
+
+    share: _Share
+    context: Any
+    said: Any
+    stalls: int = 0
+    process: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """In a new process."""
+        self.process = self.context.Process(target=_work, args=(self.share, self.said))
+        self.process.start()
+
+    def begin_again(self) -> None:
+        """Where it stalled: what it was at is free again, and goes on from there."""
+        self.process.join()
+        if self.stalls == _MOST_STALLS or not has_stalled(self.share.word):
+            return
+        self.stalls += 1
+        kept = self.share.folder.runs / f"stalled-{self.share.number}-{self.stalls}.txt"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(self.share.word, kept)
+        said = "process %d did nothing for %g minutes and was begun anew; where it stood is in %s"
+        logger.warning(said, self.share.number, self.share.patience / 60, kept)
+        self.begin()
+
+
+def _see_to_their_end(crew: Sequence[_Worker]) -> None:
+    while running := {worker.process.sentinel: worker for worker in crew if worker.process.is_alive()}:
+        for sentinel in wait(list(running)):
+            running[sentinel].begin_again()
+
+
+def _work(share: _Share, said: Any) -> None:
     import torch
 
-    threads = max(1, torch.get_num_threads() // processes)
+    threads = max(1, torch.get_num_threads() // share.processes)
     torch.set_num_threads(threads)
-    # Read when the compiler is first imported; by default each process has helpers for all cores.
+    # Read when the compiler is first imported; by default each process has helpers for all cores, and after every
+    # minute without compiling, which is how long runs take, stops them and starts others.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+    os.environ.setdefault("TORCHINDUCTOR_QUIESCE_ASYNC_COMPILE_POOL", "0")
     parent = os.getppid()
     try:
-        with telling() as tell:
+        with ends_when_stalled(share.word, share.patience), share.telling() as tell:
 
             def told(progress: Progress) -> None:
                 if os.getppid() != parent:
                     raise KeyboardInterrupt  # whoever started this is gone
                 tell(progress)
 
-            carry_out_arena(plan, folder, minutes=minutes, tell=told, call=call, worker=number, workers=processes)
+            carry_out_arena(
+                share.plan,
+                share.folder,
+                minutes=share.minutes,
+                tell=told,
+                call=share.call,
+                worker=share.number,
+                workers=share.processes,
+            )
     except KeyboardInterrupt:
         pass  # whoever started this says so
     except Exception as error:

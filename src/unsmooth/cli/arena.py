@@ -60,6 +60,9 @@ def arena(
         ),
     ] = 0.1,
     processes: Annotated[int, typer.Option(help="So many share the work and the device; each compiles its own.")] = 1,
+    patience: Annotated[
+        float, typer.Option(help="Minutes in which one of several processes may do nothing; then it is begun anew.")
+    ] = 10.0,
     minutes: Annotated[
         float | None, typer.Option(help="Stop training after so many; the same command goes on from there.")
     ] = None,
@@ -86,12 +89,14 @@ def arena(
         raise expected("--processes of 1 or more", processes, "--processes 4")
     if minutes is not None and minutes < 0:
         raise expected("--minutes of 0 or more", minutes, "--minutes 10")
+    if patience <= 0:
+        raise expected("--patience above 0", patience, "--patience 10")
     check_possible(plan)
     folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
     check_writable(folder.path)
     call = secrets.token_hex(8)
     try:
-        _carry_out(plan, folder, processes, minutes, call, quiet or as_json)
+        _carry_out(plan, folder, processes, patience, minutes, call, quiet or as_json)
     except BaseException as error:
         folder.forget_unbegun()
         if folder.begun:
@@ -148,14 +153,22 @@ def _rates(text: str | None) -> tuple[float, ...]:
     return found
 
 
-def _carry_out(plan: Plan, folder: ArenaFolder, processes: int, minutes: float | None, call: str, quiet: bool) -> None:
+def _carry_out(
+    plan: Plan,
+    folder: ArenaFolder,
+    processes: int,
+    patience: float,
+    minutes: float | None,
+    call: str,
+    quiet: bool,
+) -> None:
     from unsmooth.arena import carry_out_arena, share_out
     from unsmooth.cli.train_progress import shown_progress
 
     if processes > 1:
         # Bars of several processes would write over each other.
         telling = partial(shown_progress, quiet=quiet, bars=False)
-        share_out(plan, folder, processes, minutes=minutes, telling=telling, call=call)
+        share_out(plan, folder, processes, minutes=minutes, telling=telling, call=call, patience=patience)
         return
     with shown_progress(quiet=quiet) as tell:
         carry_out_arena(plan, folder, minutes=minutes, tell=tell, call=call)
