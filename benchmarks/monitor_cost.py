@@ -1,4 +1,4 @@
-"""What a monitor costs in a training step: windows with and without it in turn, in one run.
+"""What a monitor costs in a training step: pieces of a few steps with and without it in turn, in one run.
 
 python -m benchmarks.monitor_cost                      # a CPU, a 12-layer ViT
 python -m benchmarks.monitor_cost --device cuda        # one GPU, ViT-Ti in bfloat16, eager and compiled
@@ -12,6 +12,7 @@ added. A launch is a piece of work handed to the device, a wait a time at which 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,10 @@ from unsmooth.networks import ViT, ViTConfig
 
 EVERY = (50, 10)
 BARS = {50: 0.01, 10: 0.03}
+# Steps that are timed together.
+PIECE = 5
+# Of one step, by the clock and of the processor's time.
+Seconds = tuple[float, float]
 # Images of 32 by 32 in patches of 2: 257 tokens with the class token.
 SHAPES = {"cpu": {"image": 16, "patch": 2, "batch": 16}, "cuda": {"image": 32, "patch": 2, "batch": 256}}
 # What gives no work to a device: room for tensors, and other names for them.
@@ -96,7 +102,7 @@ def step_of(model: nn.Module, called: nn.Module, images: Tensor, labels: Tensor)
     return step
 
 
-def seconds(work: Callable[[], Any], count: int, device: str) -> tuple[float, float]:
+def seconds(work: Callable[[], Any], count: int, device: str) -> Seconds:
     """For one of `count` calls, until the device is done: by the clock, and of the processor's time."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -149,11 +155,31 @@ def graphs_made() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, Any]:
-    """The share of a step's time that a monitor adds: the median over pairs of windows of `every` steps.
+@dataclass
+class Window:
+    """As many steps with a monitor as without, in short pieces in turn: both meet the same machine."""
 
-    A window with a monitor holds one look, as `every` steps do. Which of the two comes first alternates. On a machine
-    that does other things too, processor time is the one to read.
+    plain: list[Seconds] = field(default_factory=list)
+    watched: list[Seconds] = field(default_factory=list)
+
+    def added(self, way: int) -> float:
+        """The share that the monitor added, by the clock (0) or of the processor's time (1)."""
+        return _sum(self.watched, way) / _sum(self.plain, way) - 1
+
+    def nothing(self, way: int) -> float:
+        """What the same comparison says of plain pieces beside plain ones."""
+        return _sum(self.plain[::2], way) / _sum(self.plain[1::2], way) - 1
+
+
+def _sum(times: list[Seconds], way: int) -> float:
+    return sum(one[way] for one in times)
+
+
+def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, Any]:
+    """The share of a step's time that a monitor adds: the median over windows of `every` steps each way.
+
+    A window holds one look, as `every` steps do. Which of two pieces comes first alternates. On a machine that does
+    other things too, processor time is the one to read.
     """
     model, images, labels = make(device)
     called: Any = torch.compile(model) if compiled else model
@@ -166,19 +192,22 @@ def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, A
 
         for _ in range(2 * every):  # warm, and the first look done
             watched()
-        plain: list[tuple[float, float]] = []
-        with_monitor: list[tuple[float, float]] = []
-        for number in range(rounds):
-            ways = [(plain, step), (with_monitor, watched)]
-            for times, work in ways if number % 2 else reversed(ways):
-                times.append(seconds(work, every, device))
+        windows = [Window() for _ in range(rounds)]
+        turns = itertools.cycle((False, True, True, False))
+        for window in windows:
+            for _ in range(every // PIECE):
+                ways = [(window.plain, step), (window.watched, watched)]
+                for times, work in reversed(ways) if next(turns) else ways:
+                    times.append(seconds(work, PIECE, device))
         assert monitor.last is not None
         look = monitor.last.seconds
         alone = look_alone(monitor, step, device)
-    by_clock, by_processor = (
-        [one[way] / other[way] - 1 for one, other in zip(with_monitor, plain, strict=True)] for way in (0, 1)
-    )
-    step_seconds = statistics.median(one for one, _ in plain)
+    step_seconds = statistics.median(one for window in windows for one, _ in window.plain)
+    median = {
+        name: statistics.median(read(window, way) for window in windows)
+        for way, clock in enumerate(("", "_of_processor_time"))
+        for name, read in ((f"added_share{clock}", Window.added), (f"plain_beside_plain{clock}", Window.nothing))
+    }
     return {
         "every": every,
         "compiled": compiled,
@@ -186,19 +215,10 @@ def measure(every: int, rounds: int, device: str, compiled: bool) -> dict[str, A
         "last_look_seconds": look,
         "last_look_over_step": look / step_seconds,
         **alone,
-        "added_share": statistics.median(by_clock),
-        "added_share_of_processor_time": statistics.median(by_processor),
-        "noise_by_clock": _spread([one for one, _ in plain]),
-        "noise_of_processor_time": _spread([one for _, one in plain]),
+        **median,
         "bar": BARS[every],
         "rounds": rounds,
     }
-
-
-def _spread(times: list[float]) -> float:
-    """How far a plain window is from the median plain window, as a share, in the median."""
-    middle = statistics.median(times)
-    return statistics.median(abs(one / middle - 1) for one in times)
 
 
 def main() -> None:
@@ -208,13 +228,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="of windows of 50 steps; of shorter ones more")
     parser.add_argument("--every", type=int, nargs="*", default=EVERY)
     parser.add_argument("--batch", type=int, help="images in a step")
-    parser.add_argument("--compiled", action="store_true", help="on a GPU: not the eager model too")
     parser.add_argument("--note", default="", help="something a reader must know of the machine")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     SHAPES[arguments.device]["batch"] = arguments.batch or SHAPES[arguments.device]["batch"]
+    if odd := [every for every in arguments.every if every % (2 * PIECE)]:
+        parser.error(f"--every: expected multiples of {2 * PIECE} but got {odd[0]}")
     logging.basicConfig(level=logging.WARNING)
-    ways = (False, True)[int(arguments.compiled) :] if arguments.device == "cuda" else (False,)
+    ways = (False, True) if arguments.device == "cuda" else (False,)
     rounds = {every: max(arguments.rounds, arguments.rounds * max(EVERY) // every) for every in arguments.every}
     rows = [measure(every, rounds[every], arguments.device, way) for way in ways for every in arguments.every]
     for row in rows:

@@ -3,9 +3,9 @@ r"""For each token the mean of all tokens, those that it is like counting more: 
 .. math:: y_i = \sum_j S_{ij} x_j, \qquad S = \mathrm{softmax}(\hat x \hat x^\top / T), \quad \hat x_i = x_i / \|x_i\|
 
 Torch's fused attention does the same with lengths divided away before and rounded copies of queries, keys and values,
-some thirty kernels forward and backward. Where products are in half precision on a GPU and tokens at most 256 wide, one
-kernel runs forward and one backward instead. As no cosine is above 1, no largest logit need be looked for; as queries
-are keys, one program has all that a token's gradient is made of. They are operators of torch's own kind, which
+some thirty kernels forward and backward. Where products are in half precision on a GPU, one kernel runs forward and two
+backward instead. As no cosine is above 1, no largest logit need be looked for; as queries are keys, one program has all
+that a token's gradient is made of. They are operators of torch's own kind, which
 torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have none, as
 torch's fused attention: under ``sdpa_kernel(SDPBackend.MATH)`` plain operations run.
 """
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from unsmooth.remedies.mixed_heads import may_fuse
 
-# A program has some tokens in all their width.
-_MOST_WIDE = 256
 _HALVES = (torch.bfloat16, torch.float16)
+# The mean, the tokens in half precision, Z and the lengths of tokens.
+Kept = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def has_kernels(x_BND: Tensor) -> bool:
     """Whether `mean_by_likeness` is for these tokens."""
-    return False and x_BND.is_cuda and may_fuse() and x_BND.shape[2] <= _MOST_WIDE and _half(x_BND) in _HALVES
+    return x_BND.is_cuda and may_fuse() and _half(x_BND) in _HALVES
 
 
 def _half(x_BND: Tensor) -> torch.dtype:
@@ -45,9 +45,9 @@ def mean_by_likeness(x_BND: Tensor, temperature: float) -> Tensor:
 @torch.library.custom_op(
     "unsmooth::likeness",
     mutates_args=(),
-    schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _average(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _average(x: Tensor, temperature: float, half: torch.dtype) -> Kept:
     from unsmooth.remedies.likeness_kernels import forward
 
     return forward(x, temperature, half)
@@ -56,7 +56,8 @@ def _average(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, 
 @torch.library.custom_op(
     "unsmooth::likeness_backward",
     mutates_args=(),
-    schema="(Tensor grad, Tensor x, Tensor mean, Tensor totals, Tensor lengths, float temperature) -> Tensor",
+    schema="(Tensor grad, Tensor mean, Tensor rounded, Tensor totals, Tensor lengths, float temperature, "
+    "ScalarType dtype) -> Tensor",
 )
 def _average_backward(grad: Tensor, *given: Any) -> Tensor:
     from unsmooth.remedies.likeness_kernels import backward
@@ -65,24 +66,26 @@ def _average_backward(grad: Tensor, *given: Any) -> Tensor:
 
 
 @_average.register_fake
-def _average_shapes(x: Tensor, temperature: float, half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _average_shapes(x: Tensor, temperature: float, half: torch.dtype) -> Kept:
+    mean, rounded = (x.new_empty(x.shape, dtype=half) for _ in range(2))
     totals, lengths = (x.new_empty(x.shape[:2], dtype=torch.float32) for _ in range(2))
-    return x.new_empty(x.shape, dtype=half), totals, lengths
+    return mean, rounded, totals, lengths
 
 
 @_average_backward.register_fake
-def _average_backward_shapes(grad: Tensor, x: Tensor, *given: Any) -> Tensor:
-    return x.new_empty(x.shape)
+def _average_backward_shapes(grad: Tensor, mean: Tensor, *given: Any) -> Tensor:
+    return grad.new_empty(mean.shape, dtype=given[-1])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Kept) -> None:
     x, ctx.temperature, _ = inputs
-    ctx.save_for_backward(x, *output)
+    ctx.dtype = x.dtype
+    ctx.save_for_backward(*output)
 
 
 def _backward(ctx: Any, grad: Tensor, *of_others: Tensor) -> tuple[Tensor, None, None]:
-    x, mean, *others = ctx.saved_tensors
-    of_x: Tensor = _average_backward(grad.to(mean.dtype), x, mean, *others, ctx.temperature)
+    kept = ctx.saved_tensors
+    of_x: Tensor = _average_backward(grad.to(kept[0].dtype), *kept, ctx.temperature, ctx.dtype)
     return of_x, None, None
 
 
