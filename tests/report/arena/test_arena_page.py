@@ -44,7 +44,7 @@ def test_a_line_says_what_was_found(found: Standings) -> None:
 
 def test_the_sentence_counts(found: Standings) -> None:
     assert sentence_of(found) == (
-        "Of 6 remedied models, better than plain: deescalate (norm=pre), deescalate (norm=post); worse than plain: "
+        "Of 6 remedied models, better than plain: deescalate (norm=pre, norm=post); worse than plain: "
         "none; no difference shown for 2; 2 without a comparison."
     )
 

@@ -96,9 +96,13 @@ def _memory(line: Standing) -> str:
 def sentence_of(found: Standings) -> str:
     """How many remedies were shown to be better or worse than the plain model."""
     others = [line for line in found.lines if line.entrant.remedy != PLAIN]
-    said = []
+    said, several = [], len(found.plan.models) > 1
     for word in ("better", "worse"):
-        named = [_called(found, line) for line in others if line.verdict == word]
+        where: dict[str, list[str]] = {}
+        for line in others:
+            if line.verdict == word:
+                where.setdefault(line.entrant.remedy, []).append(line.entrant.model)
+        named = [f"{remedy} ({', '.join(models)})" if several else remedy for remedy, models in where.items()]
         said.append(f"{word} than plain: {', '.join(named) or 'none'}")
     neither = sum(line.verdict == "no difference shown" for line in others)
     rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
