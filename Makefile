@@ -8,12 +8,13 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help apart install scan test lint types unit models explain-models theory matrix bench clean curves bench-remedies \
+.PHONY: help apart install scan test lint types unit slow models explain-models theory matrix bench clean curves bench-remedies \
 	official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
 	@echo "make test     lint, type check and tests"
+	@echo "make slow     tests that take long for what the others test too"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
 	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
@@ -81,6 +82,9 @@ types: $(VENV)/installed
 
 unit: $(VENV)/installed apart
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+slow: $(VENV)/installed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
 
 models: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.trained_models

@@ -67,6 +67,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         yield tmp_path
 
 
+@pytest.mark.slow
 def test_what_others_compiled_is_a_hit_here(own_cache: Path) -> None:
     said = list(ahead(compile_one, ["exactly_doubled"], own_cache))
     assert said == ["exactly_doubled {'hits': 0, 'misses': 1, 'bypassed': 0}"]
@@ -90,6 +91,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_keys_are_the_same_in_a_program_that_knows_torch(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -1,11 +1,8 @@
-"""Two processes under torchrun: copies (DDP) and shards (FSDP2)."""
+"""Two processes: copies (DDP) and shards (FSDP2)."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +10,7 @@ import pytest
 import torch
 
 from tests.monitor.training import DIM, TOKENS, make
+from tests.two_processes import in_two_processes
 from unsmooth import Monitor
 
 PROGRAM = """
@@ -104,20 +102,9 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("processes")
-    (made / "program.py").write_text(PROGRAM)
     torch.manual_seed(3)
     torch.save(torch.randn(4, TOKENS, DIM), made / "batch.pt")
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "program.py"],
-        cwd=made,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_two_processes(PROGRAM, made)
     return made
 
 

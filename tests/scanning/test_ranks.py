@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unsmooth
+from tests.two_processes import in_two_processes
 from unsmooth.models import load
 
 PROGRAM = """
@@ -51,18 +49,9 @@ BATCH_SIZES = {"many batches": 1, "uneven batches": 2, "one rank has none": 16}
 def by_two(bert_folder: Path, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes left their scans, out-1 and so on: starting them takes longer than scanning."""
     folder = tmp_path_factory.mktemp("ranks")
-    (folder / "program.py").write_text(PROGRAM)
     (folder / "texts").write_text("\n".join(texts))
     sizes = " ".join(map(str, BATCH_SIZES.values()))
-    words = ["program.py", str(bert_folder), "texts", "out", sizes, "; ".join(METRICS)]
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *words],
-        cwd=folder,
-        check=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-    )
+    in_two_processes(PROGRAM, folder, [str(bert_folder), "texts", "out", sizes, "; ".join(METRICS)])
     return folder
 
 

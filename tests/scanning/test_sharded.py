@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 import torch
 
 import unsmooth
+from tests.two_processes import in_two_processes
 from unsmooth.models import load, value_projection, weight_hash
 
 pytestmark = pytest.mark.timeout(900)
@@ -76,19 +74,8 @@ def sharded(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     from tests.conftest import TEXTS
 
     folder = tmp_path_factory.mktemp("sharded")
-    (folder / "program.py").write_text(PROGRAM)
     (folder / "texts").write_text("\n".join(TEXTS))
-    words = ["--nproc-per-node=2", "--standalone", "program.py", str(bert_folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_two_processes(PROGRAM, folder, [str(bert_folder)], timeout=840)
     return folder
 
 

@@ -1,0 +1,35 @@
+"""A program in two processes, as torchrun starts them, without waiting for torchrun itself to load and to meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def in_two_processes(program: str, folder: Path, words: Sequence[str] = (), timeout: float = 240) -> None:
+    """Run `program` in `folder`, both processes to their end."""
+    (folder / "program.py").write_text(program)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    same = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    started = []
+    for rank in ("0", "1"):
+        own = {**os.environ, **same, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        with (folder / f"said-{rank}.txt").open("w") as said:
+            command = [sys.executable, "program.py", *words]
+            started.append(subprocess.Popen(command, cwd=folder, env=own, stdout=said, stderr=said))
+    try:
+        codes = [process.wait(timeout) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    said_last = "\n".join((folder / f"said-{rank}.txt").read_text()[-3000:] for rank in range(2))
+    assert codes == [0, 0], said_last
