@@ -115,6 +115,8 @@ def test_what_the_kernels_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert likeness.has_kernels(there((2, 5, 192), torch.bfloat16))
     assert not likeness.has_kernels(there((2, 5, 192), torch.float32))
+    assert not likeness.has_kernels(there((2, 5, 257), torch.bfloat16))
+    assert not likeness.has_kernels(there((2, 513, 192), torch.bfloat16))
     assert not likeness.has_kernels(torch.zeros(2, 5, 192, dtype=torch.bfloat16))
     monkeypatch.setattr(likeness, "may_fuse", lambda: False)
     assert not likeness.has_kernels(there((2, 5, 192), torch.bfloat16))

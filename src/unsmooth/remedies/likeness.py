@@ -3,10 +3,10 @@ r"""For each token the mean of all tokens, those that it is like counting more: 
 .. math:: y_i = \sum_j S_{ij} x_j, \qquad S = \mathrm{softmax}(\hat x \hat x^\top / T), \quad \hat x_i = x_i / \|x_i\|
 
 Torch's fused attention does the same with lengths divided away before and rounded copies of queries, keys and values,
-some thirty kernels forward and backward. Where products are in half precision on a GPU, one kernel runs forward and two
-backward instead. As no cosine is above 1, no largest logit need be looked for; as queries are keys, one program has all
-that a token's gradient is made of. They are operators of torch's own kind, which
-torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have none, as
+some thirty kernels forward and backward. Where products are in half precision on a GPU, and sequences are short and
+narrow, one kernel runs forward and two backward instead. As no cosine is above 1, no largest logit need be looked for;
+as queries are keys, one program has all that a token's gradient is made of. They are operators of torch's own kind,
+which torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have none, as
 torch's fused attention: under ``sdpa_kernel(SDPBackend.MATH)`` plain operations run.
 """
 
@@ -20,13 +20,17 @@ from torch import Tensor
 from unsmooth.remedies.mixed_heads import may_fuse
 
 _HALVES = (torch.bfloat16, torch.float16)
+# Programs that have other channels of the same tokens each multiply out all cosines: of wide tokens and long sequences
+# that is most of the work, and torch's attention the faster.
+_MOST_WIDE, _MOST_TOKENS = 256, 512
 # The mean, the tokens in half precision, Z and the lengths of tokens.
 Kept = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def has_kernels(x_BND: Tensor) -> bool:
     """Whether `mean_by_likeness` is for these tokens."""
-    return x_BND.is_cuda and may_fuse() and _half(x_BND) in _HALVES
+    small = x_BND.shape[2] <= _MOST_WIDE and x_BND.shape[1] <= _MOST_TOKENS
+    return x_BND.is_cuda and may_fuse() and small and _half(x_BND) in _HALVES
 
 
 def _half(x_BND: Tensor) -> torch.dtype:

@@ -90,14 +90,19 @@ def _forward_kernel(
 
 
 @triton.jit
-def _along_kernel(grad, mean, along, grad_at, mean_at, tokens, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _along_kernel(
+    grad, mean, along, grad_at, mean_at, tokens, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+):  # fmt: skip
     """g_i·y_i, which every program on the way back needs of every token."""
-    sequence, channel, inside = in_program(0, channels, CHANNELS)
-    row, here = tokens_from(tl.program_id(1) * ROWS, tokens, inside, ROWS)
-    both = load_tokens(grad, grad_at, sequence, row, channel, here) * load_tokens(
-        mean, mean_at, sequence, row, channel, here
-    )
-    tl.store(along + sequence * tokens + row, tl.sum(both, 1), row < tokens)
+    sequence = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    summed = tl.zeros([ROWS], tl.float32)
+    for first in range(0, channels, CHANNELS):
+        channel = first + tl.arange(0, CHANNELS)
+        here = (row < tokens)[:, None] & (channel < channels)[None, :]
+        g = load_tokens(grad, grad_at, sequence, row, channel, here)
+        summed += tl.sum(g * load_tokens(mean, mean_at, sequence, row, channel, here), 1)
+    tl.store(along + sequence * tokens + row, summed, row < tokens)
 
 
 @triton.jit
@@ -176,7 +181,7 @@ def backward(
     shape = mean_BND.shape
     _along_kernel[(shape[0], triton.cdiv(shape[1], 16))](
         grad, mean_BND, along, grad.stride()[:2], mean_BND.stride()[:2], *shape[1:],
-        ROWS=16, CHANNELS=triton.next_power_of_2(shape[2]), num_warps=4,
+        ROWS=16, CHANNELS=CHANNELS, num_warps=2,
     )  # fmt: skip
     steps = (one.stride()[:2] for one in (grad, rounded_BND, of_x))
     _backward_kernel[_grid(mean_BND)](

@@ -21,7 +21,7 @@ Causal: a token is compared with itself and those before it of its own packed se
 cache included (each place keeps d numbers a token); ``dual`` divides by sums over later tokens and has no causal form.
 Cost: one attention with one head of width d for each place, through torch's own, which forms no n×n map where it has a
 kernel that need not; in a decoder padding and packing need an n×n mask, as they do for the model itself. Sequences
-without padding have kernels of their own in half precision on a GPU.
+without padding of up to 512 tokens, up to 256 wide, have kernels of their own in half precision on a GPU.
 """
 
 from __future__ import annotations
