@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # How often it is looked whether anything was done, and how much of a processor counts as something.
-_LOOKS, _LEAST = 20, 0.02
+_LOOKS, _LEAST = 20, 0.002
 _WORD = "Timeout ("  # of faulthandler
 
 
@@ -34,9 +34,9 @@ def ends_when_stalled(word: Path, seconds: float) -> Iterator[None]:
             faulthandler.dump_traceback_later(seconds, exit=True, file=file)
 
         def look() -> None:
-            used = time.process_time()
+            used = _used_by_others()
             while not over.wait(seconds / _LOOKS):
-                if (now := time.process_time()) - used > _LEAST * seconds / _LOOKS:
+                if (now := _used_by_others()) - used > _LEAST * seconds / _LOOKS:
                     go_on()
                 used = now
 
@@ -50,6 +50,11 @@ def ends_when_stalled(word: Path, seconds: float) -> Iterator[None]:
             looking.join()
             faulthandler.cancel_dump_traceback_later()
     word.unlink()
+
+
+def _used_by_others() -> float:
+    """Seconds of the processor that this process has had, without those of this thread."""
+    return time.process_time() - time.thread_time()
 
 
 def has_stalled(word: Path) -> bool:
