@@ -267,7 +267,7 @@ def large_explanation(name: str, depth: int, heads: int) -> Explanation:
     )
 
 
-@pytest.mark.parametrize(("count", "depth", "heads"), [(1, 126, 128), (3, 80, 64)])
+@pytest.mark.parametrize(("count", "depth", "heads"), [(1, 126, 128), pytest.param(3, 80, 64, marks=pytest.mark.slow)])
 def test_page_of_large_explanations_stays_under_two_megabytes(count: int, depth: int, heads: int) -> None:
     page = report_html([full_scan()], [large_explanation("x" * one, depth, heads) for one in range(1, count + 1)])
     assert len(page.encode()) < 2_000_000

@@ -15,8 +15,6 @@ from unsmooth.training.place import Place
 from unsmooth.training.run import Run
 from unsmooth.training.tasks import ImageTask
 
-REMEDIES = ["", "deescalate(learn='layer')"]
-
 
 @pytest.fixture
 def quick_compiler(monkeypatch: pytest.MonkeyPatch):
@@ -43,7 +41,10 @@ def _run(folder: Path, remedy: str, depth: int = 2) -> Run:
     return run
 
 
-@pytest.mark.parametrize(("remedy", "how"), [*((remedy, "blocks") for remedy in REMEDIES), ("sharpen", "whole")])
+@pytest.mark.parametrize(
+    ("remedy", "how"),
+    [("", "blocks"), ("sharpen", "whole"), pytest.param("deescalate(learn='layer')", "blocks", marks=pytest.mark.slow)],
+)
 def test_compiled_numbers_are_those_of_the_modules(tmp_path: Path, remedy: str, how: How, quick_compiler) -> None:
     run = _run(tmp_path / "run", remedy)
     if remedy:
