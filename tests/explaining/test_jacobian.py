@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -81,11 +83,75 @@ def test_push_and_pull_are_products_with_the_jacobian(entry: Entry, padding: Pad
         backwards = pulled[index, real[index]].flatten()
         np.testing.assert_allclose(forwards, jacobian @ along.numpy(), atol=tolerance * scale)
         np.testing.assert_allclose(backwards, jacobian.T @ across.numpy(), atol=tolerance * scale)
+    many = block.at(point)
+    for one, other in ((many.push(tangent), pushed), (many.pull(cotangent), pulled)):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * float(other.norm()))
     assert not pushed[~real].any()
     assert not pulled[~real].any()
     output = seen.layers[1].sites["output"]
     torch.testing.assert_close(value[real], output[real], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(block.value(point)[real], output[real], rtol=1e-6, atol=1e-6)
+
+
+class Tripled(torch.autograd.Function):
+    """Differentiable once, and silent about it: what it gives backwards has no history."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 3.0 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 3.0 * grad.detach()
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return 3.0 * tangent
+
+
+def runs_of(seen: BatchView, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one whenever the second block runs."""
+    ran: list[str] = []
+    rerun = type(seen.layers[1]).rerun
+    monkeypatch.setattr(type(seen.layers[1]), "rerun", lambda view, x: (ran.append(view.path), rerun(view, x))[1])
+    return ran
+
+
+def test_many_products_at_one_point_take_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = view_of(BY_NAME["bert-tiny"], "right")
+    point, ran = seen.layers[1].sites["input"], runs_of(seen, monkeypatch)
+    many = block_map(seen, 2).at(point)
+    for seed in range(3):
+        many.pull(many.push(random_like(point, seed)))
+    assert len(ran) == 1
+
+
+def test_what_can_be_differentiated_once_runs_for_each_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = view_of(BY_NAME["bert-tiny"], "right")
+    block, point = block_map(seen, 2), seen.layers[1].sites["input"]
+    plain, tangent = block.at(point), random_like(point, 1)
+    wanted = 3.0 * plain.push(tangent), 3.0 * plain.pull(tangent)
+    rerun = type(seen.layers[1]).rerun
+    # Half of the output by the operation, so that the other half still has a history.
+    halves = lambda out: torch.cat([Tripled.apply(out[..., ::2]), 3.0 * out[..., 1::2]], dim=-1)  # noqa: E731
+    order = torch.cat([torch.arange(0, point.shape[-1], 2), torch.arange(1, point.shape[-1], 2)]).argsort()
+    monkeypatch.setattr(type(seen.layers[1]), "rerun", lambda view, x: halves(rerun(view, x))[..., order])
+    many = block.at(point)
+    for one, other in zip((many.push(tangent), many.pull(tangent)), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9 * float(other.norm()))
+
+
+def test_weights_that_are_taken_away_after_a_pass_are_not_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = view_of(BY_NAME["bert-tiny"], "right")
+    point, ran = seen.layers[1].sites["input"], runs_of(seen, monkeypatch)
+    monkeypatch.setattr("unsmooth.explaining.jacobian.is_sharded", lambda block: True)
+    many = block_map(seen, 2).at(point)
+    many.pull(many.push(random_like(point, 0)))
+    assert len(ran) == 2
 
 
 @each_case

@@ -19,8 +19,11 @@ from torch import Tensor
 
 from unsmooth.explaining.observe import LayerView, differentiable
 from unsmooth.explaining.result import Gains
+from unsmooth.models.spread import is_sharded
 
 Projection = Callable[[Tensor], Tensor]
+# How many vectors two ways of a product are compared on, and how far they may differ: a half float has eight bits.
+_DRAWN, _ROUNDED = 4, 0.03
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,27 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Products:
+    """Of the Jacobian at one point, with a perturbation from the right (`push`) and from the left (`pull`)."""
+
+    push: Projection
+    pull: Projection
+
+    def are_of_one_matrix(self, like_BND: Tensor) -> bool:
+        """Whether W·JV is JᵀW·V for a few that are drawn: it is not where one of the two leaves something out."""
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn() -> Tensor:
+            return torch.randn(like_BND.shape, generator=generator, dtype=like_BND.dtype).to(like_BND.device)
+
+        v_BND = drawn()
+        pushed = self.push(v_BND)
+        away = [_dot(w_BND, pushed) - _dot(self.pull(w_BND), v_BND) for w_BND in (drawn() for _ in range(_DRAWN))]
+        # W·JV is about as large as JV is long.
+        return bool((torch.stack(away).abs() <= _ROUNDED * _dot(pushed, pushed).sqrt()).all())
+
+
+@dataclass(frozen=True)
 class BlockMap:
     """A block as a function of the stream that enters it, with its derivative.
 
@@ -77,19 +101,9 @@ class BlockMap:
             with differentiable(), torch.no_grad():
                 both = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
             value, pushed = both[0], both[1]
-        except (RuntimeError, NotImplementedError):
-            value, pushed = self._push_by_pulls(x_BND, tangent_BND)
+        except (RuntimeError, NotImplementedError):  # operations that only know backward (BLOOM's GELU)
+            value, pushed = self.value(x_BND), self._run_once(x_BND).push(tangent_BND)
         return value.detach(), self._real(pushed.detach())
-
-    def _push_by_pulls(self, x_BND: Tensor, tangent_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """JᵀW is linear in W, with derivative JV along V: for operations that only know backward (BLOOM's GELU)."""
-        with differentiable(), torch.enable_grad():
-            x = x_BND.detach().requires_grad_()
-            value = self.layer.rerun(self._padded(x))
-            cotangent = torch.zeros_like(value, requires_grad=True)
-            (pulled,) = torch.autograd.grad(value, x, cotangent, create_graph=True)
-            (pushed,) = torch.autograd.grad(pulled, cotangent, tangent_BND)
-        return value, pushed
 
     def pull(self, x_BND: Tensor, cotangent_BND: Tensor) -> Tensor:
         """J(X)ᵀW, by backward differentiation."""
@@ -98,6 +112,38 @@ class BlockMap:
             value = self.layer.rerun(self._padded(x))
             (pulled,) = torch.autograd.grad(value, x, self._real(cotangent_BND))
         return self._real(pulled)
+
+    def at(self, x_BND: Tensor) -> Products:
+        """J at one point, for many products: where possible the block runs once, and is differentiated twice.
+
+        Not where FSDP2 takes the weights away after a pass, or where an operation cannot be differentiated twice, of
+        which some do not say so.
+        """
+        each = Products(lambda v_BND: self.push(x_BND, v_BND)[1], lambda w_BND: self.pull(x_BND, w_BND))
+        if is_sharded(self.layer.block):
+            return each
+        try:
+            once = self._run_once(x_BND)
+            return once if once.are_of_one_matrix(x_BND) else each
+        except (RuntimeError, NotImplementedError):
+            return each
+
+    def _run_once(self, x_BND: Tensor) -> Products:
+        """JᵀW is linear in W, with derivative JV along V."""
+        with differentiable(), torch.enable_grad():
+            x = x_BND.detach().requires_grad_()
+            value = self.layer.rerun(self._padded(x))
+            cotangent = torch.zeros_like(value, requires_grad=True)
+            (pulled,) = torch.autograd.grad(value, x, cotangent, create_graph=True)
+
+        def product(of: Tensor, by: Tensor, with_BND: Tensor) -> Tensor:
+            (found,) = torch.autograd.grad(of, by, self._real(with_BND), retain_graph=True)
+            return self._real(found)
+
+        return Products(
+            lambda v_BND: product(pulled, cotangent, v_BND.to(pulled.dtype)),
+            lambda w_BND: product(value, x, w_BND.to(value.dtype)),
+        )
 
     def collapsed(self) -> Tensor:
         """The point at which all real tokens are their mean."""
@@ -117,42 +163,58 @@ def gains(block: BlockMap, steps: int = 5, growth_steps: int = 8, seed: int = 0)
     growth is the mean log growth over the second half of `growth_steps` applications. Both are means over sequences of
     two tokens or more: one token has no rest.
     """
-    mean, rest = block.split.mean_part, block.split.rest_part
-    point, collapsed = block.layer.sites["input"], block.collapsed()
+    point = block.layer.sites["input"]
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(point.shape, generator=generator, dtype=point.dtype).to(point.device)
-    return Gains(
-        mean=_norm(block, point, mean, mean, start, steps),
-        rest=_norm(block, point, rest, rest, start, steps),
-        mean_to_rest=_norm(block, point, mean, rest, start, steps),
-        rest_to_mean=_norm(block, point, rest, mean, start, steps),
-        collapsed_mean=_growth(block, collapsed, mean, start, growth_steps),
-        collapsed_rest=_growth(block, collapsed, rest, start, growth_steps),
-    )
+    return Gains(**_norms(block, point, start, steps), **_growths(block, block.collapsed(), start, growth_steps))
 
 
-def _norm(
-    block: BlockMap, point: Tensor, source: Projection, target: Projection, start_BND: Tensor, steps: int
-) -> float:
-    """‖target J source‖₂, mean over sequences."""
+def _norms(block: BlockMap, point: Tensor, start_BND: Tensor, steps: int) -> dict[str, float]:
+    mean, rest, jacobian = block.split.mean_part, block.split.rest_part, block.at(point)
+    parts = {
+        "mean": (mean, mean),
+        "rest": (rest, rest),
+        "mean_to_rest": (mean, rest),
+        "rest_to_mean": (rest, mean),
+    }
+    return {
+        name: _mean(_norm(jacobian, source, target, start_BND, steps), block.split)
+        for name, (source, target) in parts.items()
+    }
+
+
+def _growths(block: BlockMap, point: Tensor, start_BND: Tensor, steps: int) -> dict[str, float]:
+    jacobian = block.at(point)
+    parts = {"collapsed_mean": block.split.mean_part, "collapsed_rest": block.split.rest_part}
+    return {
+        name: math.exp(_mean(_growth(jacobian, part, start_BND, steps), block.split)) for name, part in parts.items()
+    }
+
+
+def _norm(jacobian: Products, source: Projection, target: Projection, start_BND: Tensor, steps: int) -> Tensor:
+    """‖target J source‖₂ of each sequence."""
     vector = _unit(source(start_BND))
     norm_B = torch.zeros(len(vector))
     for _ in range(steps):
-        pushed = target(block.push(point, vector)[1])
+        pushed = target(jacobian.push(vector))
         norm_B = _length(pushed)
-        vector = _unit(source(block.pull(point, pushed)))
-    return _mean(norm_B, block.split)
+        vector = _unit(source(jacobian.pull(pushed)))
+    return norm_B
 
 
-def _growth(block: BlockMap, point: Tensor, part: Projection, start_BND: Tensor, steps: int) -> float:
-    """Modulus of the largest eigenvalue of one side: growth per application once the start is forgotten."""
+def _growth(jacobian: Products, part: Projection, start_BND: Tensor, steps: int) -> Tensor:
+    """Log of the largest eigenvalue's modulus of one side, by sequence: growth once the start is forgotten."""
     vector = _unit(part(start_BND))
     logs = []
     for _ in range(steps):
-        pushed = part(block.push(point, vector)[1])
+        pushed = part(jacobian.push(vector))
         logs.append(_length(pushed).clamp_min(torch.finfo(torch.float64).tiny).log())
         vector = _unit(pushed)
-    return math.exp(_mean(torch.stack(logs[steps // 2 :]).mean(dim=0), block.split))
+    return torch.stack(logs[steps // 2 :]).mean(dim=0)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one.double() * other.double()).sum()
 
 
 def _length(x_BND: Tensor) -> Tensor:
