@@ -1,4 +1,4 @@
-"""Seventeen remedies on ViT-Ti, patch 4, CIFAR-100: 12 and 24 layers, pre- and post-norm, three seeds, on one H200.
+"""Up to seventeen remedies on ViT-Ti, patch 4, CIFAR-100: 12 and 24 layers, pre- and post-norm, three seeds, on one H200.
 
 python -m benchmarks.arena_cifar100                    # all of it -> benchmarks/results/arena_cifar100, docs/arena
 python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 while something is left
@@ -62,9 +62,10 @@ TEXT = """# Arena: which remedy helps, at equal budget
 
 ViT-Ti with patches of four pixels on CIFAR-100, 12 and 24 layers, pre- and post-norm. Every run makes 900 steps of 96
 images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}, chosen by shorter runs of a
-seed that is never scored. {chosen_on} A difference is paired by seed with the plain model; a verdict needs its whole
-95 % interval on one side of 0. This is how quickly models begin to learn, not how well they end. [The page](arena.html)
-has similarity by layer, memory and reasons of failures; `benchmarks/arena_cifar100.py` has the command.
+seed that is never scored; at an edge of these rates a better one may lie beyond. {chosen_on} A difference is paired by
+seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. This is how quickly models begin to
+learn, not how well they end. [The page](arena.html) has similarity by layer, memory and reasons of failures;
+`benchmarks/arena_cifar100.py` has the command.
 
 {table}
 
@@ -122,7 +123,8 @@ def _row(line: dict[str, Any]) -> list[str]:
         _points(line["difference"]),
         line["verdict"] or "–",
         "–" if ratio is None else f"{ratio:.2f}×",
-        "; ".join(failure.partition(":")[0] for failure in line["failures"]) or "none",
+        "; ".join(failure.partition(":")[0] for failure in line["failures"])
+        or ("none" if line["done"] else "not finished"),
     ]
 
 
