@@ -227,11 +227,9 @@ def main() -> None:
     parser.add_argument("--device", choices=tuple(SHAPES), default="cpu")
     parser.add_argument("--rounds", type=int, default=7, help="of windows of 50 steps; of shorter ones more")
     parser.add_argument("--every", type=int, nargs="*", default=EVERY)
-    parser.add_argument("--batch", type=int, help="images in a step")
     parser.add_argument("--note", default="", help="something a reader must know of the machine")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
-    SHAPES[arguments.device]["batch"] = arguments.batch or SHAPES[arguments.device]["batch"]
     if odd := [every for every in arguments.every if every % (2 * PIECE)]:
         parser.error(f"--every: expected multiples of {2 * PIECE} but got {odd[0]}")
     logging.basicConfig(level=logging.WARNING)

@@ -102,7 +102,8 @@ class BlockMap:
                 both = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
             value, pushed = both[0], both[1]
         except (RuntimeError, NotImplementedError):  # operations that only know backward (BLOOM's GELU)
-            value, pushed = self.value(x_BND), self._run_once(x_BND).push(tangent_BND)
+            value, products = self._run_once(x_BND)
+            pushed = products.push(tangent_BND)
         return value.detach(), self._real(pushed.detach())
 
     def pull(self, x_BND: Tensor, cotangent_BND: Tensor) -> Tensor:
@@ -123,13 +124,13 @@ class BlockMap:
         if is_sharded(self.layer.block):
             return each
         try:
-            once = self._run_once(x_BND)
+            _, once = self._run_once(x_BND)
             return once if once.are_of_one_matrix(x_BND) else each
         except (RuntimeError, NotImplementedError):
             return each
 
-    def _run_once(self, x_BND: Tensor) -> Products:
-        """JᵀW is linear in W, with derivative JV along V."""
+    def _run_once(self, x_BND: Tensor) -> tuple[Tensor, Products]:
+        """f(X), and products with J: JᵀW is linear in W, with derivative JV along V."""
         with differentiable(), torch.enable_grad():
             x = x_BND.detach().requires_grad_()
             value = self.layer.rerun(self._padded(x))
@@ -140,7 +141,7 @@ class BlockMap:
             (found,) = torch.autograd.grad(of, by, self._real(with_BND), retain_graph=True)
             return self._real(found)
 
-        return Products(
+        return value, Products(
             lambda v_BND: product(pulled, cotangent, v_BND.to(pulled.dtype)),
             lambda w_BND: product(value, x, w_BND.to(value.dtype)),
         )

@@ -44,6 +44,12 @@ def _of_tokens(numbers, sequence, token, tokens, other):
 
 
 @triton.jit
+def _likeness(cosines, seen, sharpness):
+    """e; nothing of tokens that are not there."""
+    return tl.where(seen[None, :], tl.exp((cosines - 1.0) * sharpness), 0.0)
+
+
+@triton.jit
 def _lengths(x, x_at, sequence, token, tokens, channels, TOKENS: tl.constexpr, CHANNELS: tl.constexpr):
     squares = tl.zeros([TOKENS], tl.float32)
     for first in range(0, channels, CHANNELS):
@@ -77,7 +83,7 @@ def _forward_kernel(
             squares += tl.sum(other * other, 1)
             products = tl.dot(own.to(half), tl.trans(other.to(half)), products)
         cosines = products * _over(length)[:, None] * _over(tl.sqrt(squares))[None, :]
-        e = tl.where((token < tokens)[None, :], tl.exp((cosines - 1.0) * sharpness), 0.0)
+        e = _likeness(cosines, token < tokens, sharpness)
         total += tl.sum(e, 1)
         value = load_tokens(x, x_at, sequence, token, own_channel, (token < tokens)[:, None] & inside[None, :])
         summed = tl.dot(e.to(half), value.to(half), summed)
@@ -138,7 +144,7 @@ def _backward_kernel(
         other_share = 1.0 / _of_tokens(totals, sequence, token, tokens, 1.0)
         other_back = _of_tokens(along, sequence, token, tokens, 0.0)
         cosines = products * _over(length)[:, None] * other_over[None, :]
-        e = tl.where((token < tokens)[None, :], tl.exp((cosines - 1.0) * sharpness), 0.0)
+        e = _likeness(cosines, token < tokens, sharpness)
         of_logits = (as_query - back[:, None]) * share[:, None] + (as_key - other_back[None, :]) * other_share[None, :]
         lengthwise += tl.sum(e * of_logits * cosines, 1)
         here = (token < tokens)[:, None] & inside[None, :]
@@ -173,18 +179,14 @@ def backward(
     dtype: torch.dtype,
 ) -> Tensor:
     """The gradient of the tokens, in their precision."""
-    grad, of_x, along = (
-        with_rows(grad_BND),
-        grad_BND.new_empty(mean_BND.shape, dtype=dtype),
-        torch.empty_like(totals_BN),
-    )
-    shape = mean_BND.shape
-    _along_kernel[(shape[0], triton.cdiv(shape[1], 16))](
+    grad, shape, grid = with_rows(grad_BND), mean_BND.shape, _grid(mean_BND)
+    along, of_x = torch.empty_like(totals_BN), grad.new_empty(shape, dtype=dtype)
+    _along_kernel[grid[:2]](
         grad, mean_BND, along, grad.stride()[:2], mean_BND.stride()[:2], *shape[1:],
-        ROWS=16, CHANNELS=CHANNELS, num_warps=2,
+        ROWS=TILES.rows, CHANNELS=CHANNELS, num_warps=TILES.warps,
     )  # fmt: skip
     steps = (one.stride()[:2] for one in (grad, rounded_BND, of_x))
-    _backward_kernel[_grid(mean_BND)](
+    _backward_kernel[grid](
         grad, rounded_BND, along, totals_BN, lengths_BN, of_x, *steps, *shape[1:], 1.0 / temperature, **_sizes()
     )
     return of_x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from unsmooth.arena.plan import PLAIN
 from unsmooth.arena.standing import Standing, Standings
@@ -66,7 +66,11 @@ def cells_of(found: Standings, line: Standing) -> tuple[str, ...]:
 
 def failures_of(found: Standings) -> list[str]:
     """What failed, and why."""
-    return [f"{_called(found, line)} {failure}" for line in found.lines for failure in line.failures]
+    return [
+        f"{_called(found, line.entrant.remedy, [line.entrant.model])} {failure}"
+        for line in found.lines
+        for failure in line.failures
+    ]
 
 
 def _briefly(line: Standing) -> str:
@@ -96,13 +100,13 @@ def _memory(line: Standing) -> str:
 def sentence_of(found: Standings) -> str:
     """How many remedies were shown to be better or worse than the plain model."""
     others = [line for line in found.lines if line.entrant.remedy != PLAIN]
-    said, several = [], len(found.plan.models) > 1
+    said = []
     for word in ("better", "worse"):
         where: dict[str, list[str]] = {}
         for line in others:
             if line.verdict == word:
                 where.setdefault(line.entrant.remedy, []).append(line.entrant.model)
-        named = [f"{remedy} ({', '.join(models)})" if several else remedy for remedy, models in where.items()]
+        named = [_called(found, remedy, models) for remedy, models in where.items()]
         said.append(f"{word} than plain: {', '.join(named) or 'none'}")
     neither = sum(line.verdict == "no difference shown" for line in others)
     rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
@@ -111,8 +115,8 @@ def sentence_of(found: Standings) -> str:
     return f"Of {count}, {'; '.join(said)}; no difference shown for {neither}{open_ones}."
 
 
-def _called(found: Standings, line: Standing) -> str:
-    return f"{line.entrant.remedy} ({line.entrant.model})" if len(found.plan.models) > 1 else line.entrant.remedy
+def _called(found: Standings, remedy: str, models: Sequence[str]) -> str:
+    return f"{remedy} ({', '.join(models)})" if len(found.plan.models) > 1 else remedy
 
 
 def rates_chosen_on(hold_out: float) -> str:
