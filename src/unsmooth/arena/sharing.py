@@ -118,11 +118,11 @@ class _Worker:
         self.process = self.context.Process(target=_work, args=(self.share, self.said))
         self.process.start()
 
-    def begin_again(self) -> None:
+    def begins_again(self) -> bool:
         """Where it stalled: what it was at is free again, and goes on from there."""
         self.process.join()
         if self.stalls == _MOST_STALLS or not has_stalled(self.share.word):
-            return
+            return False
         self.stalls += 1
         kept = self.share.folder.runs / f"stalled-{self.share.number}-{self.stalls}.txt"
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -130,12 +130,16 @@ class _Worker:
         said = "process %d did nothing for %g minutes and was begun anew; where it stood is in %s"
         logger.warning(said, self.share.number, self.share.patience / 60, kept)
         self.begin()
+        return True
 
 
 def _see_to_their_end(crew: Sequence[_Worker]) -> None:
-    while running := {worker.process.sentinel: worker for worker in crew if worker.process.is_alive()}:
+    running: dict[Any, _Worker] = {worker.process.sentinel: worker for worker in crew}
+    while running:
         for sentinel in wait(list(running)):
-            running[sentinel].begin_again()
+            worker = running.pop(sentinel)
+            if worker.begins_again():
+                running[worker.process.sentinel] = worker
 
 
 def _work(share: _Share, said: Any) -> None:
