@@ -25,7 +25,7 @@ from torch import Tensor
 from unsmooth.remedies.token_kernels import Tiles, in_program, load_tokens, store_tokens, tokens_from, with_rows
 from unsmooth.remedies.triton_here import on_its_device
 
-TILES = Tiles(rows=16, across=32, warps=2)
+TILES = Tiles(rows=32, across=32, warps=2)
 CHANNELS = 64
 # Of torch's normalize.
 _EPS = tl.constexpr(1e-12)
