@@ -3,7 +3,9 @@
     python -m benchmarks.kernel_tiles            # -> benchmarks/results/kernel_tiles.json
 
 The shapes are those of `remedy_cost`: 65 tokens, 3 heads of 64, batch 96. Each tiling is timed as one CUDA graph,
-forward and backward, beside torch's own fused attention of such tensors; all are timed in turn, the median counts.
+forward and backward, beside torch's own fused attention of such tensors; all are timed in turn, the median counts. A
+tiling is rows, others at a time and warps; or, where a program has a whole sequence, channels at a time, warps and
+loads under way at once.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from unsmooth.files import write_whole
 from unsmooth.monitor.recording import record
 from unsmooth.remedies import likeness_kernels, mixed_heads_kernels
 from unsmooth.remedies.likeness import has_kernels, mean_by_likeness
+from unsmooth.remedies.likeness_kernels import Sizes
 from unsmooth.remedies.mixed_heads import mixed_by_kernels
 from unsmooth.remedies.mixing import TorchMix
 from unsmooth.remedies.token_kernels import Tiles
@@ -46,13 +49,13 @@ class Subject:
         kernels: From a number of tokens to a call of them, and what that has gradients of.
         plain: The same of torch's own attention of that size.
         tiled: Has them run in other tiles for a while.
-        most: Numbers that a tile of a map may have.
+        tilings: What to try.
     """
 
     kernels: Callable[[int], Made]
     plain: Callable[[int], Made]
-    tiled: Callable[[Tiles], Any]
-    most: int
+    tiled: Callable[[Any], Any]
+    tilings: Sequence[Tiles | Sizes]
 
 
 def queries(tokens: int, heads: int, width: int) -> list[Tensor]:
@@ -91,10 +94,10 @@ def attention(tokens: int, heads: int) -> Made:
 
 
 @contextmanager
-def mixed_in(tiles: Tiles, heads: int) -> Iterator[None]:
+def mixed_in(tiling: Tiles, heads: int) -> Iterator[None]:
     """Of `mixed_heads`."""
     before = dict(mixed_heads_kernels.TILES)
-    mixed_heads_kernels.TILES[heads] = tiles
+    mixed_heads_kernels.TILES[heads] = tiling
     try:
         yield
     finally:
@@ -102,25 +105,39 @@ def mixed_in(tiles: Tiles, heads: int) -> Iterator[None]:
 
 
 @contextmanager
-def alike_in(tiles: Tiles) -> Iterator[None]:
+def alike_in(sizes: Sizes) -> Iterator[None]:
     """Of `likeness`."""
-    before, likeness_kernels.TILES = likeness_kernels.TILES, tiles
+    before, likeness_kernels.SIZES = likeness_kernels.SIZES, sizes
     try:
         yield
     finally:
-        likeness_kernels.TILES = before
+        likeness_kernels.SIZES = before
+
+
+def tiles(most: int) -> list[Tiles]:
+    """With as many numbers in a tile of a map."""
+    tried = itertools.starmap(Tiles, itertools.product((16, 32, 64), (16, 32, 64), (1, 2, 4, 8)))
+    return [one for one in tried if one.rows * one.across <= most]
 
 
 SUBJECTS = {
     "differential": Subject(
-        lambda tokens: mixed(tokens, 2), lambda tokens: attention(tokens, HEADS), lambda tiles: mixed_in(tiles, 1), 4096
+        lambda tokens: mixed(tokens, 2),
+        lambda tokens: attention(tokens, HEADS),
+        lambda tiling: mixed_in(tiling, 1),
+        tiles(4096),
     ),
-    "contranorm": Subject(alike, lambda tokens: attention(tokens, 1), alike_in, 1024),
+    "contranorm": Subject(
+        alike,
+        lambda tokens: attention(tokens, 1),
+        alike_in,
+        list(itertools.starmap(Sizes, itertools.product((32, 64, 128), (4, 8, 16), (1, 2, 3)))),
+    ),
     "talking_heads": Subject(
         lambda tokens: mixed(tokens, 1),
         lambda tokens: attention(tokens, HEADS),
-        lambda tiles: mixed_in(tiles, HEADS),
-        1024,
+        lambda tiling: mixed_in(tiling, HEADS),
+        tiles(1024),
     ),
 }
 
@@ -149,16 +166,14 @@ def microseconds(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def sweep(subject: Subject, tokens: int, warps: Sequence[int]) -> list[dict[str, Any]]:
-    """All tilings, the fastest first."""
+    """All tilings of so many warps, the fastest first."""
     graphs: dict[Any, torch.cuda.CUDAGraph] = {"torch's attention": captured(subject.plain(tokens))}
-    for tiles in itertools.starmap(Tiles, itertools.product((16, 32, 64), (16, 32, 64), warps)):
-        if tiles.rows * tiles.across > subject.most:
-            continue
+    for tiling in (one for one in subject.tilings if one.warps in warps):
         try:
-            with subject.tiled(tiles):
-                graphs[tiles] = captured(subject.kernels(tokens))
+            with subject.tiled(tiling):
+                graphs[tiling] = captured(subject.kernels(tokens))
         except Exception as error:  # more than this GPU's registers or shared memory hold
-            print(f"{tiles}: {str(error).splitlines()[0][:100]}", flush=True)
+            print(f"{tiling}: {str(error).splitlines()[0][:100]}", flush=True)
     times: dict[Any, list[float]] = {key: [] for key in graphs}
     for _ in range(ROUNDS):
         for key, graph in graphs.items():
@@ -172,7 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=list(SUBJECTS), action="append", help="may be repeated")
     parser.add_argument("--tokens", type=int, default=65)
-    parser.add_argument("--warps", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--warps", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     found = []

@@ -3,10 +3,10 @@ r"""For each token the mean of all tokens, those that it is like counting more: 
 .. math:: y_i = \sum_j S_{ij} x_j, \qquad S = \mathrm{softmax}(\hat x \hat x^\top / T), \quad \hat x_i = x_i / \|x_i\|
 
 Torch's fused attention does the same with lengths divided away before and rounded copies of queries, keys and values,
-some thirty kernels forward and backward. Where products are in half precision on a GPU, and sequences are short and
-narrow, one kernel runs forward and two backward instead. As no cosine is above 1, no largest logit need be looked for;
-as queries are keys, one program has all that a token's gradient is made of. They are operators of torch's own kind,
-which torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have none, as
+some thirty kernels forward and backward. Where products are in half precision on a GPU, and sequences are short, one
+kernel runs forward and one backward instead. As no cosine is above 1, no largest logit need be looked for; as queries
+are keys, one program has all that a sequence's gradient is made of. They are operators of torch's own kind, which
+torch.compile leaves as they are and a CUDA graph can hold. Forward derivatives and second ones they have none, as
 torch's fused attention: under ``sdpa_kernel(SDPBackend.MATH)`` plain operations run.
 """
 
@@ -20,17 +20,15 @@ from torch import Tensor
 from unsmooth.remedies.mixed_heads import may_fuse
 
 _HALVES = (torch.bfloat16, torch.float16)
-# Programs that have other channels of the same tokens each multiply out all cosines: of wide tokens and long sequences
-# that is most of the work, and torch's attention the faster.
-_MOST_WIDE, _MOST_TOKENS = 256, 512
-# The mean, the tokens in half precision, Z and the lengths of tokens.
-Kept = tuple[Tensor, Tensor, Tensor, Tensor]
+# Maps of whole sequences are in a program's registers.
+_MOST_TOKENS = 128
+# The mean, the tokens at length one in half precision, and their lengths.
+Kept = tuple[Tensor, Tensor, Tensor]
 
 
 def has_kernels(x_BND: Tensor) -> bool:
     """Whether `mean_by_likeness` is for these tokens."""
-    small = x_BND.shape[2] <= _MOST_WIDE and x_BND.shape[1] <= _MOST_TOKENS
-    return x_BND.is_cuda and may_fuse() and small and _half(x_BND) in _HALVES
+    return x_BND.is_cuda and may_fuse() and x_BND.shape[1] <= _MOST_TOKENS and _half(x_BND) in _HALVES
 
 
 def _half(x_BND: Tensor) -> torch.dtype:
@@ -49,7 +47,7 @@ def mean_by_likeness(x_BND: Tensor, temperature: float) -> Tensor:
 @torch.library.custom_op(
     "unsmooth::likeness",
     mutates_args=(),
-    schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema="(Tensor x, float temperature, ScalarType half) -> (Tensor, Tensor, Tensor)",
 )
 def _average(x: Tensor, temperature: float, half: torch.dtype) -> Kept:
     from unsmooth.remedies.likeness_kernels import forward
@@ -60,8 +58,7 @@ def _average(x: Tensor, temperature: float, half: torch.dtype) -> Kept:
 @torch.library.custom_op(
     "unsmooth::likeness_backward",
     mutates_args=(),
-    schema="(Tensor grad, Tensor mean, Tensor rounded, Tensor totals, Tensor lengths, float temperature, "
-    "ScalarType dtype) -> Tensor",
+    schema="(Tensor grad, Tensor units, Tensor lengths, float temperature, ScalarType dtype) -> Tensor",
 )
 def _average_backward(grad: Tensor, *given: Any) -> Tensor:
     from unsmooth.remedies.likeness_kernels import backward
@@ -71,25 +68,24 @@ def _average_backward(grad: Tensor, *given: Any) -> Tensor:
 
 @_average.register_fake
 def _average_shapes(x: Tensor, temperature: float, half: torch.dtype) -> Kept:
-    mean, rounded = (x.new_empty(x.shape, dtype=half) for _ in range(2))
-    totals, lengths = (x.new_empty(x.shape[:2], dtype=torch.float32) for _ in range(2))
-    return mean, rounded, totals, lengths
+    mean, units = (x.new_empty(x.shape, dtype=half) for _ in range(2))
+    return mean, units, x.new_empty(x.shape[:2], dtype=torch.float32)
 
 
 @_average_backward.register_fake
-def _average_backward_shapes(grad: Tensor, mean: Tensor, *given: Any) -> Tensor:
-    return grad.new_empty(mean.shape, dtype=given[-1])
+def _average_backward_shapes(grad: Tensor, *given: Any) -> Tensor:
+    return grad.new_empty(grad.shape, dtype=given[-1])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Kept) -> None:
     x, ctx.temperature, _ = inputs
     ctx.dtype = x.dtype
-    ctx.save_for_backward(*output)
+    ctx.save_for_backward(*output[1:])
 
 
 def _backward(ctx: Any, grad: Tensor, *of_others: Tensor) -> tuple[Tensor, None, None]:
-    kept = ctx.saved_tensors
-    of_x: Tensor = _average_backward(grad.to(kept[0].dtype), *kept, ctx.temperature, ctx.dtype)
+    units, lengths = ctx.saved_tensors
+    of_x: Tensor = _average_backward(grad.to(units.dtype), units, lengths, ctx.temperature, ctx.dtype)
     return of_x, None, None
 
 
