@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from unsmooth.monitor.recording import record
 
 CLASSES = 100
+# Seconds from which on a step is long, and how many of such are timed.
+LONG, FEW = 0.5, 3
 # The last sees only what was before, as a decoder does, and tells the class at its last token.
 PRE_NORM, POST_NORM, CAUSAL = "pre-norm", "post-norm", "pre-norm, causal"
 
@@ -150,12 +152,19 @@ class Step:
 
 
 def ratio(step: Step, plain: Step, size: Size) -> dict[str, float]:
-    """Median over rounds in which both are timed one after the other, and how far the middle half of them spreads."""
+    """Median over rounds in which both are timed one after the other, and how far the middle half of them spreads.
+
+    Of a step that takes long, a few say enough.
+    """
+    long = step.seconds(1) > LONG
+    steps, count = (1, FEW) if long else (size.steps, size.rounds)
     rounds = []
-    step.seconds(size.steps)
-    for number in range(size.rounds):
-        pair = (step, plain) if number % 2 else (plain, step)
-        taken = {id(one): one.seconds(size.steps) for one in pair}
+    step.seconds(steps)
+    for number in range(count):
+        # Odd rounds begin with the other one.
+        timed = [(plain, size.steps), (step, steps)]
+        taken = {id(one): one.seconds(times) for one, times in (timed[::-1] if number % 2 else timed)}
         rounds.append(taken[id(step)] / taken[id(plain)])
     low, _, high = statistics.quantiles(rounds, n=4)
-    return {"over_plain": statistics.median(rounds), "low": low, "high": high}
+    found = {"over_plain": statistics.median(rounds), "low": low, "high": high}
+    return found | ({"rounds": count, "steps_per_round": steps} if long else {})

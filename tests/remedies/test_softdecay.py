@@ -77,6 +77,32 @@ def test_gradients_are_right_where_singular_values_meet(spread: float) -> None:
     near((x.grad * step).sum(), wanted, tolerance=1e-7)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 40), (40, 6), (8, 8)])
+@pytest.mark.parametrize("rank", [3, 6])
+def test_float32_by_squares_is_as_good_as_an_svd(rows: int, columns: int, rank: int) -> None:
+    # Singular values from 100 down to 0.01, whose squares are 1e-8 apart: more than float32 could tell.
+    generator = torch.Generator().manual_seed(6)
+    u, v = (torch.linalg.qr(torch.randn(n, 6, generator=generator, dtype=torch.double))[0] for n in (rows, columns))
+    s = 10.0 ** torch.linspace(2.0, -2.0, 6, dtype=torch.double)
+    s[rank:] = 0.0
+    x = (u * s @ v.mT)[None].float()
+    weight = torch.randn(1, rows, columns, generator=generator, dtype=torch.double)
+    found = []
+    for given in (x.requires_grad_(), exact(x.detach(), rank).requires_grad_()):
+        alpha = torch.tensor([-0.2], dtype=given.dtype, requires_grad=True)
+        got = flatter(given, alpha)
+        (got * weight).sum().backward()
+        found.append((got.detach(), given.grad, alpha.grad))
+    for one, other in zip(*found, strict=True):
+        assert float((one - other).norm() / other.norm()) < 1e-5
+
+
+def exact(x: Tensor, rank: int) -> Tensor:
+    """Without what rounding to float32 has added."""
+    u, s, vh = torch.linalg.svd(x.double(), full_matrices=False)
+    return (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
+
+
 def test_nothing_blows_up_for_equal_tokens_or_zeros() -> None:
     alpha = torch.tensor([-0.2], requires_grad=True)
     for x in (torch.ones(1, 4, 8), torch.zeros(1, 4, 8), torch.full((1, 1, 8), 3.0)):

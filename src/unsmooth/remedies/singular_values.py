@@ -7,10 +7,14 @@ not move that fast: with :math:`E = U^\top dX\,V` it moves by
           + \frac{h_i + h_j}{s_i + s_j} \circ \frac{E - E^\top}{2}\Big) V^\top
 
 and by h/s of what is outside the span of U or V. These are finite, and become slopes of h where two values are one.
+
+Of float32 matrices the singular values are roots of eigenvalues of :math:`X X^\top` or :math:`X^\top X`, whichever is
+smaller, in double: squared there, they lose no more than float32 has. That is some times faster than an SVD.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -41,10 +45,7 @@ def with_singular_values(
     with torch.autocast(x_BNC.device.type, enabled=False):
         x = x_BNC.to(torch.promote_types(x_BNC.dtype, torch.float32))
         with torch.no_grad():
-            u, s, vh = torch.linalg.svd(x.detach(), full_matrices=False)
-            rounding = torch.finfo(s.dtype).eps * max(x.shape[-2:])
-            real = s > rounding * s[..., :1]
-            s = s * real
+            u, s, vh, real = _decomposed(x.detach())
         # Zero, with the derivative of x: what comes of it has a derivative and no value.
         moved = x - x.detach()
         turned = u.mT @ moved @ vh.mT
@@ -61,6 +62,34 @@ def with_singular_values(
     if out.requires_grad and not torch.compiler.is_compiling():
         out.register_hook(_first_only)  # type: ignore[no-untyped-call]
     return out.to(x_BNC.dtype)
+
+
+def _decomposed(x_BNC: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """An SVD, with zeros for singular values that are rounding, and which of them are not."""
+    if x_BNC.dtype == torch.double or x_BNC.device.type == "mps":  # which has no double
+        u, s, vh = torch.linalg.svd(x_BNC, full_matrices=False)
+        real = _are_real(s, x_BNC)
+        return u, s * real, vh, real
+    if x_BNC.shape[-2] > x_BNC.shape[-1]:
+        v, s, uh, real = _by_squares(x_BNC.mT)
+        return uh.mT, s, v.mT, real
+    return _by_squares(x_BNC)
+
+
+def _by_squares(x_BNC: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of matrices with no more rows than columns; no directions among columns for what is rounding."""
+    x = x_BNC.double()
+    squares, u = torch.linalg.eigh(x @ x.mT)
+    s, u = squares.clamp(min=0.0).sqrt().flip(-1), u.flip(-1)
+    real = _are_real(s, x_BNC)
+    vh = (u.mT @ x) / torch.where(real, s, math.inf).unsqueeze(-1)
+    u, s, vh = (one.to(x_BNC.dtype) for one in (u, s * real, vh))
+    return u, s, vh, real
+
+
+def _are_real(s: Tensor, x_BNC: Tensor) -> Tensor:
+    """Which singular values are more than rounding of the matrix."""
+    return s > torch.finfo(x_BNC.dtype).eps * max(x_BNC.shape[-2:]) * s[..., :1]
 
 
 def _rates(s: Tensor, new: Tensor, slopes: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:

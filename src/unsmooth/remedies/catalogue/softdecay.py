@@ -15,10 +15,10 @@ the last block of BERT alone: ``layers=-1``. There the last norm reads SoftDecay
 once more, LN(SoftDecay(x + f(x)) + x): ``variant="official"``, in post-norm blocks. Its README has it on the output, as
 is the default here. Learned, α is kept between −1 and 0 by a sigmoid; that code leaves it free, and counts padding.
 
-Neutral at ``alpha=0.0, learn="no", variant="paper"``, for f(s) = s. Not causal: singular values are of all
-tokens at once, so decoders are refused. Padding is no row of X and stays as it is. Cost: one SVD per block and
-sequence, by far the dearest remedy here; on a GPU it waits for the host, so such a step cannot be captured as a CUDA
-graph.
+Neutral at ``alpha=0.0, learn="no", variant="paper"``, for f(s) = s. Not causal: singular values are of all tokens at
+once, so decoders are refused. Padding is no row of X and stays as it is. Cost: one singular value decomposition per
+block and sequence, by far the dearest remedy here; on a GPU it waits for the host, so such a step cannot be captured as
+a CUDA graph.
 """
 
 from __future__ import annotations
