@@ -5,18 +5,14 @@ python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 
 python -m benchmarks.arena_cifar100 --mps              # kernels of its processes beside each other, not in turns
 python -m benchmarks.arena_cifar100 --out DIR --runs DIR --quiet    # words beside --out go to `unsmooth arena`
 
-What it takes, before it was run:
+What it takes:
 
     entrants    plain and 14 remedies on every model; peri_norm on pre-norm, b2t and deepnorm on post-norm alone, the
                 other model refuses them: (1 + 14 + 1) + (1 + 14 + 2) = 33 at each of two depths
-    steps       900 for each of 3 seeds, a third of that for each of 3 rates: 900 x (3 + 3 / 3) = 3,600 an entrant;
-                rates are chosen on a tenth of the training images, which those runs do not learn from
-    a step      about 2.4 ms of the GPU at 12 layers and 4.8 ms at 24, in batches of 96, where many runs share it
-    training    33 x 3,600 x (2.4 + 4.8) ms = 855 s
-    the rest    33 x 2 x 6 = 396 runs that are built, captured, evaluated and written: about 1.5 s of the GPU's time
-                each where they share it (depth_seeds: 1 to 3 s), 594 s
-    together    about 24 minutes; 17 if a step takes the 1.3 ms that 12 runs side by side took in the study `steering`
-    measured    12.8 minutes for twelve remedies, 48 entrants: 16 s each
+    steps       900 for each of 3 seeds and each of 3 rates: 900 x (3 + 3) = 5,400 an entrant; rates are chosen on a
+                tenth of the training images, which those runs do not learn from
+    measured    about 22 s of an H200 an entrant, 12 and 24 layers together: 16.3 minutes for 276 of the 288 runs of
+                twelve remedies, up to 24 at a time; 66 entrants would take 24 minutes
 
 Compiling takes tens of seconds for each of 66 entrants and keeps a processor busy, not the GPU: eight processes on 16
 processors have about eight of them each, some four minutes, while the others train. Each has three runs side by side.
@@ -62,11 +58,11 @@ GRID = ("depth=12,24", "norm=pre,post")
 TEXT = """# Arena: which remedy helps, at equal budget
 
 ViT-Ti with patches of four pixels on CIFAR-100, 12 and 24 layers, pre- and post-norm. Every run makes 900 steps of 96
-images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}, chosen by shorter runs of a
-seed that is never scored; at an edge of these rates a better one may lie beyond. {chosen_on} A difference is paired by
-seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. This is how quickly models begin to
-learn, not how well they end. [The page](arena.html) has similarity by layer, memory and reasons of failures;
-`benchmarks/arena_cifar100.py` has the command.
+images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}. Rates are chosen by runs of
+{length} length with a seed that is never scored; at an edge of these rates a better one may lie beyond. {chosen_on} A
+difference is paired by seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. This is how
+quickly models begin to learn, not how well they end. [The page](arena.html) has similarity by layer, memory and reasons
+of failures; `benchmarks/arena_cifar100.py` has the command.
 
 {table}
 
@@ -81,7 +77,7 @@ def words(out: Path, more: Sequence[str] = (), remedies: str = ",".join(REMEDIES
         *(word for axis in GRID for word in ("--grid", axis)),
         *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
         *("--rates", "1e-4,4e-4,1.6e-3", "--seeds", "3", "--budget", "900steps"),
-        *("--probe", "0.3333", "--hold-out", "0.1"),
+        *("--probe", "1", "--hold-out", "0.1"),
         *("--processes", "8", "--out", str(out), "--runs", "runs/arena_cifar100", *more),
     ]
 
@@ -106,6 +102,7 @@ def publish(out: Path, docs: Path) -> None:
         table=table(heads, rows),
         seeds=len(found["seeds"]),
         rates=", ".join(f"{rate:g}" for rate in found["rates"]),
+        length="the same" if found["length_of_rates"] == 1 else f"{found['length_of_rates']:g} times the",
         chosen_on=rates_chosen_on(found["hold_out_of_rates"]),
         hardware=", ".join(found["made"]["hardware"]),
         minutes=found["made"]["gpu_minutes"],
