@@ -19,7 +19,8 @@ form, as two maps are subtracted. What a host adds to its logits (relative posit
 
 Neutral at ``form="kept", lam=0.0, learn="head", norm=False``. Causal: both maps hide the future. Cost: attention runs
 twice, in the paper's form with queries and keys of half the width; there, on a GPU (with no dropout of maps), both maps
-are made in one kernel.
+are made in one kernel. Where blocks are compiled one by one, each is by itself unless `lam` is given, as its λ_init is
+another: ``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
 from __future__ import annotations

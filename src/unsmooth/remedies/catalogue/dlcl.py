@@ -13,7 +13,8 @@ Blocks to which it was not applied are passed over: :math:`y_0` is what enters t
 each other what they gave by way of the pass, so gradient checkpointing needs ``use_reentrant=False``.
 
 Neutral at ``start="last", norm="none"``. Causal: nothing looks across tokens, and in cached decoding nothing is kept.
-Cost: at block l one norm and a weighted sum of l + 1 streams, which live as long as the pass.
+Cost: at block l one norm and a weighted sum of l + 1 streams, which live as long as the pass. Where blocks are compiled
+one by one, each is by itself: ``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
 from __future__ import annotations

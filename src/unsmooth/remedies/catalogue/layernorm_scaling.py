@@ -9,7 +9,8 @@ as a name is lower-cased before it is compared with "LNS"; this is the paper's e
 weights that start smaller with depth beside it.
 
 Neutral at ``scale=1.0``. Only for pre-norm and parallel blocks. Causal: nothing looks across tokens. Cost: one
-multiplication per norm; none once folded.
+multiplication per norm; none once folded. Where blocks are compiled one by one, each is by itself, as its s is another:
+``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
 from __future__ import annotations

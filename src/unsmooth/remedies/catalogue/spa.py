@@ -16,7 +16,8 @@ past attention, as the paper does. Norms stay; their place is another remedy's m
 No neutral setting: no ρ gives back plain attention. Causal only, as the factors are triangular; a token's place counts
 the real tokens of its sequence, those in the key/value cache included. Where attention is held to a window, that gets
 what P gives to the whole row. Cost: attention adds a bias, which keeps torch from its fastest kernel; in bfloat16 the
-bias is rounded as logits are.
+bias is rounded as logits are. Where blocks are compiled one by one, each is by itself, as its map is another:
+``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
 from __future__ import annotations
