@@ -37,6 +37,7 @@ def forgotten():
         ("before", "plain", "given"),
         ("after", "plain", "given"),
         ("in place", "plain", "given"),
+        ("in place", "plain", "first"),
         ("before", "compiled", None),
     ],
 )
@@ -63,6 +64,30 @@ def test_the_same_bits_and_no_more_graphs(how, watched, probe):
     assert same(found, without)
     assert monitor.last.step == 6
     assert counters["stats"]["unique_graphs"] == graphs
+    assert hooks(model) == 0
+
+
+def test_a_model_that_has_run_compiled_in_place_is_seen_and_left_as_it_was():
+    model = make(depth=1)
+    compiled(model, "in place")
+    call = model._compiled_call_impl
+    model(torch.randn(BATCH, TOKENS, DIM))
+    with Monitor(model, every=2, sinks=()) as monitor:
+        assert model._compiled_call_impl is not call
+        train(model, monitor)
+    assert monitor.last.step == 6
+    assert model._compiled_call_impl is call
+    with Monitor(model, every=2, sinks=()):
+        pass
+    assert model._compiled_call_impl is call
+
+
+def test_a_model_compiled_in_place_while_it_is_watched_is_seen_from_the_next_step_on():
+    model = make(depth=1)
+    with Monitor(model, every=2, sinks=()) as monitor:
+        compiled(model, "in place")
+        train(model, monitor)
+        assert monitor.last.step == 6
     assert hooks(model) == 0
 
 

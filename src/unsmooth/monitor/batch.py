@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ _FEWEST, _MOST = 2, 8
 class FirstBatch:
     """Keeps what a model is first called with in training, by a hook that is gone afterwards.
 
+    A model compiled in place runs its hooks inside of what is compiled, or not at all: there the call itself is seen.
+
     Args:
         model: As it is called: compiled or wrapped, if so.
     """
@@ -27,22 +29,48 @@ class FirstBatch:
     def __init__(self, model: nn.Module) -> None:
         self.seen: RawBatch | None = None
         self.problem: Exception | None = None
+        self._model = model
         self._handle = model.register_forward_pre_hook(self._hook, with_kwargs=True)
+        self._call: _SeenCall | None = None
+        self.look_at_call()
+
+    def look_at_call(self) -> None:
+        """See the call itself, where the model is compiled in place by now."""
+        compiled = self._model._compiled_call_impl
+        if compiled is not None and self._call is None:
+            self._call = _SeenCall(compiled, self._see)
+            self._model._compiled_call_impl = self._call
 
     def _hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Traced by a compiler, it must leave no mark in the graph: then the batch has to come from elsewhere.
-        if torch.compiler.is_compiling():
-            return
-        if module.training and self.seen is None:
+        # Traced by a compiler, it must leave no mark in the graph.
+        if not torch.compiler.is_compiling():
+            self._see(args, kwargs)
+
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._model.training and self.seen is None:
             try:
-                self.seen = kept(named(module, args, kwargs))
+                self.seen = kept(named(self._model, args, kwargs))
             except Exception as error:  # a training run does not stop for this
                 self.problem = error
             self.close()
 
     def close(self) -> None:
-        """Take the hook away, if it is still there."""
+        """Take the hook away, if it is still there, and give the call back, if it is still ours."""
         self._handle.remove()
+        if self._call is not None and self._model._compiled_call_impl is self._call:
+            self._model._compiled_call_impl = self._call.compiled
+
+
+class _SeenCall:
+    """Stands where a model compiled in place has its compiled call."""
+
+    def __init__(self, compiled: Any, see: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+        self.compiled = compiled
+        self.see = see
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.see(args, kwargs)
+        return self.compiled(*args, **kwargs)
 
 
 def named(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RawBatch:

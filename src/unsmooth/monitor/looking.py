@@ -72,8 +72,11 @@ class FixedBatch:
             offered = self.offered() if callable(self.offered) else self.offered
             return kept(first_of_pair(offered))
         # The hook stays: a call may come before the next look.
+        self._first.look_at_call()
         raise self._first.problem or expected(
-            "the model to be called in training", "no call that was seen, as of a compiled model", "probe=batch"
+            "the model to be called in training",
+            "no call that was seen, as where torch.compile(model) is called in its place",
+            "Monitor(what torch.compile gave), or probe=batch",
         )
 
     def close(self) -> None:
