@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
@@ -60,6 +61,10 @@ def test_rank_residual_has_random_weights_beside(tmp_path):
     assert [y for _, y in drawn["As it is", "tiny"]] == pytest.approx([row.mean for row in found.curve()])
     random = drawn["Random weights", "tiny"]
     assert [y for _, y in random] == pytest.approx([row.mean for row in found.baseline.curve()])
+    # Both sides are to be compared: every tick of one axis is one of the other.
+    svg = (tmp_path / "rank_residual.svg").read_text("utf-8")
+    left, right = re.findall(r"Y-axis titled 'relative residual'[^\"]*values from (\S+) to (\S+)", svg)
+    assert left == right
 
 
 def test_words_in_context_are_drawn_for_texts(bert_folder, tmp_path):

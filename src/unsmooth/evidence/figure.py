@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unsmooth.evidence.interval import Interval
@@ -62,6 +62,7 @@ class Panel:
         log_y: Whether the second is.
         reference: A value of y to draw a thin line at.
         ordered: Whether the series are steps of one thing, such as layers: they are then drawn in a ramp of colours.
+        within: Ends of the second axis; None for those of what is drawn.
     """
 
     title: str
@@ -72,6 +73,20 @@ class Panel:
     log_y: bool = False
     reference: float | None = None
     ordered: bool = False
+    within: tuple[float, float] | None = None
+
+
+def on_one_scale(panels: Sequence[Panel]) -> list[Panel]:
+    """Panels that are to be compared, with second axes that have the same ends.
+
+    >>> low, high = Panel("a", "x", "y", [Series("s", [0], [1.0])]), Panel("b", "x", "y", [Series("s", [0], [3.0])])
+    >>> [panel.within for panel in on_one_scale([low, high])]
+    [(1.0, 3.0), (1.0, 3.0)]
+    """
+    every = [one for panel in panels for one in panel.series]
+    values = [value for one in every for part in (one.y, one.low or (), one.high or ()) for value in part]
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return [replace(panel, within=(min(finite), max(finite)) if finite else None) for panel in panels]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,9 @@ def _along(axes: Axes) -> Any:
 def _up(axes: Axes, field: str) -> Any:
     alt = import_extra("altair")
     channel = alt.X if axes.lying else alt.Y
-    scale = {"type": "log", "nice": False} if axes.log_y else {"zero": False}
+    scale: dict[str, Any] = {"type": "log", "nice": False} if axes.log_y else {"zero": False}
+    if axes.within is not None:
+        scale |= {"domain": list(axes.within)}
     axis = {"tickCount": 6, "labelOverlap": True, "grid": True} | _logarithmic(axes.log_y)
     title = _title(axes.y, "x" if axes.lying else "y")
     return channel(f"{field}:Q", title=title).scale(**scale, padding=6).axis(**axis)

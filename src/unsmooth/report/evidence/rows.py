@@ -40,6 +40,7 @@ class Axes:
         log_x: Whether the first is logarithmic.
         log_y: Whether the second is.
         apart: Whether series stand beside one another at a name.
+        within: Ends of the second, where they are given.
     """
 
     x: str
@@ -49,6 +50,7 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     apart: bool = False
+    within: tuple[float, float] | None = None
 
     @property
     def lying(self) -> bool:
@@ -131,6 +133,7 @@ def axes_of(panel: Panel) -> Axes:
         log_x=panel.log_x and not named,
         log_y=panel.log_y,
         apart=named and len(panel.series) > 1 and all(series.mark == "points" for series in panel.series),
+        within=panel.within,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unsmooth.evidence.figure import Figure, Panel
+from unsmooth.evidence.figure import Figure, Panel, on_one_scale
 from unsmooth.presets import PRESETS
 from unsmooth.report.plates.curves import curve_series
 from unsmooth.report.redraw.kind import KINDS, Kind
@@ -32,7 +32,7 @@ def draw(found: Mapping[str, Sequence[Scan]]) -> Figure:
         "Residual after the token mean relative to the hidden states, as Dong et al. 2021 draw it for whole "
         "Transformers, with 95 % intervals; their networks without skip connections or MLPs are not here. With random "
         "weights, models of one architecture are one curve.",
-        panels,
+        on_one_scale(panels),
     )
 
 
