@@ -55,13 +55,18 @@ def test_the_models_that_come_along_need_no_words(standins, tmp_path, kind, caps
 
 def test_rank_residual_has_random_weights_beside(tmp_path):
     vit = tiny_vit()
-    write_plate(redraw("rank_residual", [("tiny", vit, images())], progress=False), tmp_path)
+    plate = redraw("rank_residual", [("tiny", vit, images())], progress=False)
+    write_plate(plate, tmp_path)
     drawn = points(tmp_path / "rank_residual.csv")
     found = unsmooth.scan(vit, images(), preset="dong", baseline=True, progress=False)
     assert [y for _, y in drawn["As it is", "tiny"]] == pytest.approx([row.mean for row in found.curve()])
     random = drawn["Random weights", "tiny"]
     assert [y for _, y in random] == pytest.approx([row.mean for row in found.baseline.curve()])
-    # Both sides are to be compared: every tick of one axis is one of the other.
+    # Both sides are to be compared, so both axes reach from the least of all values to the largest.
+    every = [y for curve in drawn.values() for _, y in curve]
+    for panel in plate.figure.panels:
+        low, high = panel.within
+        assert low <= min(every) < max(every) <= high
     svg = (tmp_path / "rank_residual.svg").read_text("utf-8")
     left, right = re.findall(r"Y-axis titled 'relative residual'[^\"]*values from (\S+) to (\S+)", svg)
     assert left == right
