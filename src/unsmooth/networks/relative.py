@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.networks.block import Attention, Block
-from unsmooth.networks.config import Stack
+from unsmooth.networks.config import DecoderConfig
 
 
 class Memory(NamedTuple):
@@ -52,10 +52,11 @@ class Sight(NamedTuple):
 
 
 class RelativeAttention(Attention):
-    """Causal attention over memory and segment; `position` is W_R."""
+    """Causal attention over memory and segment; `position` is W_R, `memory` how many earlier tokens are kept."""
 
-    def __init__(self, config: Stack, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__(config, layer, causal=True)
+        self.memory = config.memory
         self.position = nn.Linear(config.dim, config.dim, bias=False)
 
     def over(self, past_BMD: Tensor | None, made_BNM: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,7 +85,7 @@ class RelativeAttention(Attention):
 class RelativeBlock(Block):
     """A block whose attention is relative, and which also gives what that attention read."""
 
-    def __init__(self, config: Stack, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.attention = RelativeAttention(config, layer)
 
@@ -113,7 +114,7 @@ class RelativeBlocks(nn.Module):
         config: Of the network.
     """
 
-    def __init__(self, config: Stack) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(RelativeBlock(config, layer) for layer in range(config.depth))
 
