@@ -100,6 +100,9 @@ def _memory(line: Standing) -> str:
 def sentence_of(found: Standings) -> str:
     """How many remedies were shown to be better or worse than the plain model."""
     others = [line for line in found.lines if line.entrant.remedy != PLAIN]
+    count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
+    if len(found.plan.seeds) == 1:
+        return f"{count}, one seed each: no interval, so no verdict."
     said = []
     for word in ("better", "worse"):
         where: dict[str, list[str]] = {}
@@ -110,7 +113,6 @@ def sentence_of(found: Standings) -> str:
         said.append(f"{word} than plain: {', '.join(named) or 'none'}")
     neither = sum(line.verdict == "no difference shown" for line in others)
     rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
-    count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
     open_ones = f"; {rest} without a comparison" if rest else ""
     return f"Of {count}, {'; '.join(said)}; no difference shown for {neither}{open_ones}."
 
@@ -156,11 +158,14 @@ def _notes(found: Standings) -> Iterator[str]:
             f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge lies at "
             f"the end of the grid: a better one might lie beyond. {rates_chosen_on(plan.hold_out)}"
         )
-    yield (
-        f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs the "
-        "whole interval on one side of 0."
-    )
-    compared = sum(line.difference is not None for line in found.lines)
+    if len(plan.seeds) == 1:
+        yield "One seed has no interval, so there are no verdicts; --seeds 3 gives both."
+    else:
+        yield (
+            f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs "
+            "the whole interval on one side of 0."
+        )
+    compared = sum(bool(line.verdict) for line in found.lines)
     if compared > 1:
         by_chance = f"{compared * (1 - LEVEL):.1f}".rstrip("0").rstrip(".")
         yield f"Of {compared} comparisons of models that do not differ, about {by_chance} would be called different."
