@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
+from unsmooth.arena import ArenaFolder, standings
 from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED, run
+from unsmooth.cli.arena import _print
+from unsmooth.report.arena import cells_of, heads_of
 
 WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
 
@@ -35,6 +39,25 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_no_word_of_the_table_is_broken(
+    width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    folder, wanted = ArenaFolder(tmp_path), plan("deescalate(tau=0.5)", "deepnorm", seeds=3, grid=["norm=pre,post"])
+    scores = {"plain": [0.5, 0.52, 0.51], "deescalate(tau=0.5)": [0.4, 0.7, 0.55], "deepnorm": [0.61, 0.62, 0.62]}
+    made_up(folder, wanted, scores)
+    found = standings(wanted, folder)
+    _print(found, None)
+    *table, rest = capsys.readouterr().out.partition("Every scored run")[0].partition("Not in this width:")
+    said, left_out = set(table[0].split()), rest.partition(". The page")[0]
+    assert all(len(line) <= width for line in table[0].splitlines())
+    shown = [head not in left_out for head in heads_of(found)]
+    for cells in (heads_of(found), *(cells_of(found, line) for line in found.lines)):
+        assert {word for cell, is_shown in zip(cells, shown, strict=True) if is_shown for word in cell.split()} <= said
+    assert bool(left_out) == (width < 110)
 
 
 @pytest.mark.parametrize(
