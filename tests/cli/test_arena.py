@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
 from unsmooth.arena import ArenaFolder, standings
-from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED, run
+from unsmooth.cli import app
+from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
 from unsmooth.cli.arena import _print
 from unsmooth.report.arena import cells_of, heads_of
 
@@ -39,6 +41,24 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+def test_ctrl_c_is_told_and_has_a_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unsmooth.arena.carry_out_arena", interrupted)
+    assert run([*WORDS, "--seeds", "1", "--out", str(tmp_path / "out")]) == EXIT_INTERRUPTED
+    assert "interrupted. The same command goes on from there." in capsys.readouterr().err
+
+
+def test_the_readme_names_every_exit_code() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    told = text.partition("Exit codes: ")[2].partition("\n\n")[0]
+    codes = {value for name, value in vars(app).items() if name.startswith("EXIT_")}
+    assert {int(code) for code in re.findall(r"(?:^|, |\n)(\d+) ", told)} == {0, *codes}
 
 
 @pytest.mark.parametrize("width", [80, 110, 200])
