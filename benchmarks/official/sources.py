@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import http.client
 import math
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from unsmooth.errors import expected
 from unsmooth.files import write_whole
 
 URL = "https://raw.githubusercontent.com/{repository}/{commit}/{path}"
+_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,19 @@ def fetch(sources: Iterable[Source], folder: Path, url: str = URL) -> None:
         place = source.below(folder)
         if not place.is_file():
             parts = {"repository": source.repository, "commit": source.commit, "path": source.path}
-            with urllib.request.urlopen(url.format(**parts)) as answer:
-                write_whole(place, answer.read())
+            write_whole(place, _answer(url.format(**parts), place))
+
+
+def _answer(address: str, place: Path) -> bytes:
+    """What is at an address; without a network one line says what to do."""
+    try:
+        with urllib.request.urlopen(address, timeout=_SECONDS) as answer:
+            found: bytes = answer.read()
+            return found
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = " ".join(str(getattr(error, "reason", None) or error).split()) or type(error).__name__
+        hint = f"again with a network, or with a copy of it at {place}"
+        raise expected(f"the authors' file from {address}", reason, hint) from None
 
 
 def definitions(text: str, names: Iterable[str], given: Mapping[str, Any] | None = None) -> SimpleNamespace:

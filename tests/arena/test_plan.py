@@ -108,7 +108,7 @@ def test_a_time_is_as_many_steps_as_a_plain_run_makes_in_it() -> None:
         ({"grid": ["depth"]}, "Expected --grid KEY=VALUE,VALUE but got 'depth'."),
         ({"grid": ["depth=1,1"]}, "Expected --grid KEY=VALUE,VALUE"),
         ({"grid": ["depth=1", "depth=2"]}, "Expected each axis of the grid once"),
-        ({"grid": ["dept=1"]}, "Did you mean"),
+        ({"grid": ["dept=1,2"]}, "Did you mean 'depth'?"),
         ({"rates": [1e-3, 0.0]}, "Expected learning rates above 0, each of them once"),
         ({"rates": [1e-3, 1e-3]}, "Expected learning rates above 0, each of them once"),
         ({"rates": [float("nan")]}, "Expected learning rates above 0"),

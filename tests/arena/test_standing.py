@@ -10,6 +10,7 @@ from scipy import stats
 
 from tests.arena.tiny_arenas import made_up, outcome, plan
 from unsmooth.arena import ArenaFolder, Entrant, Standing, standings
+from unsmooth.report.arena import cells_of, heads_of, notes_of, sentence_of
 
 PLAIN, BETTER, NOISY = [0.50, 0.52, 0.51], [0.60, 0.63, 0.61], [0.40, 0.70, 0.55]
 MODEL = "vit_cifar100"
@@ -65,12 +66,29 @@ def test_a_run_that_lost_its_numbers_counts_as_guessing_and_is_told(tmp_path: Pa
     assert [one.value for one in line.end] == pytest.approx([0.31, 0.41])  # of seeds 0 and 2
 
 
-def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
-    folder, wanted = ArenaFolder(tmp_path), plan(seeds=1)
-    made_up(folder, wanted, {"plain": [0.1], "deescalate": [0.9]})
-    line = standings(wanted, folder).lines[1]
-    assert line.verdict == "no difference shown"
+def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    folder, wanted = ArenaFolder(tmp_path), plan("deescalate", "sharpen", seeds=1)
+    made_up(folder, wanted, {"plain": [0.1], "deescalate": [0.9], "sharpen": [0.2]})
+    found = standings(wanted, folder)
+    line = found.lines[1]
+    assert line.verdict == ""
     assert line.to_json()["difference"] == {"value": pytest.approx(0.8), "low": None, "high": None, "count": 1}
+    assert line.to_json()["verdict"] is None
+    cells = dict(zip(heads_of(found), cells_of(found, line), strict=True))
+    assert (cells["accuracy in %"], cells["minus plain in points"], cells["verdict"]) == ("90", "80", "–")
+    assert sentence_of(found) == "2 remedied models, one seed each: no interval, so no verdict."
+    notes = " ".join(notes_of(found))
+    assert "One seed has no interval" in notes
+    assert "Student" not in notes
+    assert "called different" not in notes
+
+
+def test_a_first_seed_of_several_is_no_verdict_yet(tmp_path: Path) -> None:
+    folder, wanted = ArenaFolder(tmp_path), plan(seeds=3)
+    made_up(folder, wanted, {"plain": PLAIN, "deescalate": BETTER[:1]})
+    found = standings(wanted, folder)
+    assert found.lines[1].verdict == ""
+    assert sentence_of(found).endswith("no difference shown for 0; 1 without a comparison.")
 
 
 def test_what_is_missing_is_missing_and_the_rest_is_json(tmp_path: Path) -> None:

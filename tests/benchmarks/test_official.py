@@ -47,6 +47,17 @@ def test_files_come_from_where_they_are_and_must_be_the_ones_meant(source: Sourc
         source.read(here)
 
 
+def test_without_a_network_one_line_says_what_to_do(source: Source, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    for url in (f"file://{tmp_path}/nowhere/{{path}}", "http://127.0.0.1:9/{path}"):
+        with pytest.raises(
+            UnsmoothError, match=r"the authors' file from .*deep/file\.py but got .* with a network"
+        ) as told:
+            fetch([source], here, url)
+        assert "\n" not in str(told.value)
+    assert not source.below(here).exists()
+
+
 def test_every_comparison_is_of_a_remedy() -> None:
     assert {one.remedy for one in comparisons()} == SEVEN
     assert set(names()) >= SEVEN

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
-from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED, run
+from unsmooth.arena import ArenaFolder, standings
+from unsmooth.cli import app
+from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
+from unsmooth.cli.arena import _print
+from unsmooth.report.arena import cells_of, heads_of
 
 WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
 
@@ -31,10 +37,47 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     words.remove("--quiet")
     assert run(words) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "no difference shown" in said
+    assert "One seed has no interval, so there are no verdicts" in said
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+def test_ctrl_c_is_told_and_has_a_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unsmooth.arena.carry_out_arena", interrupted)
+    assert run([*WORDS, "--seeds", "1", "--out", str(tmp_path / "out")]) == EXIT_INTERRUPTED
+    assert "interrupted. The same command goes on from there." in capsys.readouterr().err
+
+
+def test_the_readme_names_every_exit_code() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    told = text.partition("Exit codes: ")[2].partition("\n\n")[0]
+    codes = {value for name, value in vars(app).items() if name.startswith("EXIT_")}
+    assert {int(code) for code in re.findall(r"(?:^|, |\n)(\d+) ", told)} == {0, *codes}
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_no_word_of_the_table_is_broken(
+    width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    folder, wanted = ArenaFolder(tmp_path), plan("deescalate(tau=0.5)", "deepnorm", seeds=3, grid=["norm=pre,post"])
+    scores = {"plain": [0.5, 0.52, 0.51], "deescalate(tau=0.5)": [0.4, 0.7, 0.55], "deepnorm": [0.61, 0.62, 0.62]}
+    made_up(folder, wanted, scores)
+    found = standings(wanted, folder)
+    _print(found, None)
+    *table, rest = capsys.readouterr().out.partition("Every scored run")[0].partition("Not in this width:")
+    said, left_out = set(table[0].split()), rest.partition(". The page")[0]
+    assert all(len(line) <= width for line in table[0].splitlines())
+    shown = [head not in left_out for head in heads_of(found)]
+    for cells in (heads_of(found), *(cells_of(found, line) for line in found.lines)):
+        assert {word for cell, is_shown in zip(cells, shown, strict=True) if is_shown for word in cell.split()} <= said
+    assert bool(left_out) == (width < 110)
 
 
 @pytest.mark.parametrize(

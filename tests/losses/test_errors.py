@@ -64,6 +64,22 @@ def test_one_line(call: object, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+@pytest.mark.parametrize(
+    ("shape", "words"), [((0, 4, 3), "at least one sequence but got an empty batch"), ((2, 0, 3), "at least one token")]
+)
+def test_a_batch_without_anything_in_it_is_refused_by_all(name: str, shape: tuple[int, ...], words: str) -> None:
+    declared, empty = losses.LOSSES[name], torch.ones(shape)
+    beside = {"layers": {"first_BND": empty}, "views": {"other_BND": empty}}.get(declared.reads, {})
+    with pytest.raises(UnsmoothError, match=words) as told:
+        declared.function(empty, **beside)
+    assert "\n" not in str(told.value)
+
+
+def test_one_token_is_a_right_spectrum() -> None:
+    assert losses.spectrum(torch.ones(2, 1, 3)) == 0.0
+
+
 def test_a_term_is_the_weighted_loss() -> None:
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     term = losses.parse_loss("cosine(absolute=True, weight=0.5)")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pandas
 import pytest
 import torch
 
@@ -145,3 +146,45 @@ def test_in_a_pipeline() -> None:
     wanted = Whitening(4).fit_transform(AllButTheTop(1).fit_transform(x))
     numpy.testing.assert_allclose(only.fit_transform(x), wanted)
     numpy.testing.assert_allclose(only.set_params(whitening__dimensions=2).fit_transform(x), wanted[:, :2])
+
+
+@EACH
+def test_dimensions_that_come_out_have_names(name: str) -> None:
+    made = MADE[name]()
+    with pytest.raises(UnsmoothError, match="a fitted"):
+        made.get_feature_names_out()
+    x = anisotropic(60)
+    wide = made.fit_transform(x).shape[1]
+    kind = type(made).__name__.lower()
+    assert list(made.get_feature_names_out()) == [f"{kind}{place}" for place in range(wide)]
+    assert list(made.get_feature_names_out([f"d{place}" for place in range(6)])) == list(made.get_feature_names_out())
+    with pytest.raises(UnsmoothError, match="6 names, one for each dimension but got 2"):
+        made.get_feature_names_out(["a", "b"])
+
+
+@EACH
+def test_frames_out_where_they_are_asked_for(name: str) -> None:
+    x = anisotropic(60)
+    made = MADE[name]().fit(x)
+    wanted = made.transform(x).numpy()
+    rows = [f"text {place}" for place in range(60)]
+    frame = made.set_output(transform="pandas").transform(pandas.DataFrame(x.numpy(), index=rows))
+    assert list(frame.index) == rows
+    assert list(frame.columns) == list(made.get_feature_names_out())
+    numpy.testing.assert_allclose(frame.to_numpy(), wanted)
+    numpy.testing.assert_allclose(made.set_output().transform(x).to_numpy(), wanted)  # as it was
+    assert torch.equal(made.set_output(transform="default").transform(x), torch.from_numpy(wanted))
+    with pytest.raises(UnsmoothError, match="transform as 'default' or 'pandas' but got 'polars'"):
+        made.set_output(transform="polars")
+
+
+def test_frames_out_of_a_pipeline() -> None:
+    pipeline = pytest.importorskip("sklearn.pipeline", reason="scikit-learn is not installed")
+    base = pytest.importorskip("sklearn.base")
+    x = anisotropic().numpy()
+    steps = pipeline.make_pipeline(AllButTheTop(1), Whitening(4)).set_output(transform="pandas")
+    frame = base.clone(steps).fit_transform(x)
+    assert list(frame.columns) == ["whitening0", "whitening1", "whitening2", "whitening3"]
+    numpy.testing.assert_allclose(frame, Whitening(4).fit_transform(AllButTheTop(1).fit_transform(x)))
+    with pytest.raises(UnsmoothError, match="'polars'"):
+        steps.set_output(transform="polars")

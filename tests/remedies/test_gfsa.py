@@ -101,8 +101,8 @@ def test_decoding_within_a_window() -> None:
 
 
 def test_what_was_not_mixed_in_the_call_is_asked_for() -> None:
-    config = networks.DecoderConfig(vocabulary=9, depth=1, dim=8, heads=2, hidden=8, length=4, memory=4)
+    config = networks.DecoderConfig(vocabulary=9, depth=1, dim=8, heads=2, hidden=8, length=4)
     model = apply(networks.Decoder(config).eval(), "gfsa")
     segment = torch.tensor([[1, 2, 3, 4]])
     with pytest.raises(UnsmoothError, match="keys of tokens that are not in this call"):
-        model(segment, model(segment)[1])
+        model(segment, model.start_memory(1, length=4))  # which the configuration knows nothing of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -31,7 +32,8 @@ class Standing:
         scores: Seed to score.
         score: Mean over seeds with its interval; None where there is none.
         difference: To the plain model with the same seed; None for that itself, and where either is missing.
-        verdict: "better" or "worse" where the whole interval of the difference lies on one side of 0.
+        verdict: "better" or "worse" where the whole interval of the difference lies on one side of 0; empty where there
+            is no interval, as with one seed.
         start: Mean cosine by layer before training, embedding first, over seeds; empty where nothing was measured.
         end: After training.
         timing: What a step costs.
@@ -179,7 +181,11 @@ def verdict(difference: Interval, more: bool) -> Verdict:
     >>> up = Interval(1.0, 0.5, 1.5, 3)
     >>> verdict(up, True), verdict(up, False), verdict(Interval(1.0, -0.5, 2.5, 3), True)
     ('better', 'worse', 'no difference shown')
+    >>> verdict(Interval(1.0, -math.inf, math.inf, 1), True)  # one seed has no interval
+    ''
     """
+    if math.isinf(difference.low) and math.isinf(difference.high):
+        return ""
     if difference.low > 0:
         return "better" if more else "worse"
     if difference.high < 0:

@@ -17,6 +17,9 @@ from unsmooth.files import check_writable
 if TYPE_CHECKING:
     from unsmooth.arena import ArenaFolder, Plan, Standings
 
+_SPARE = ("memory", "step time", "cosine, start → end", "rate")
+"""Columns that a narrow terminal does without, those that are missed least first."""
+
 
 def arena(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="One of `unsmooth ls recipes`.")],
@@ -193,15 +196,21 @@ def _print(found: Standings, page: Path | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from unsmooth.cli.fitting import fitting
     from unsmooth.report.arena import cells_of, failures_of, heads_of, notes_of, sentence_of
 
     console = Console()
     table = Table(box=None)
-    for place, head in enumerate(heads_of(found)):
-        table.add_column(escape(head), justify="right" if place else "left", overflow="fold")
-    for line in found.lines:
-        table.add_row(*map(escape, cells_of(found, line)))
+    heads, rows = heads_of(found), [cells_of(found, line) for line in found.lines]
+    shown = fitting(heads, rows, console.width, _SPARE)
+    for place, width in shown.items():
+        table.add_column(escape(heads[place]), justify="right" if place else "left", overflow="fold", width=width)
+    for row in rows:
+        table.add_row(*(escape(row[place]) for place in shown))
     console.print(table)
+    if left_out := [head for place, head in enumerate(heads) if place not in shown]:
+        told = f"Not in this width: {', '.join(left_out)}. The page and --json have all."
+        console.print(f"[dim]{escape(told)}[/dim]", soft_wrap=True, highlight=False)
     for failure in failures_of(found):
         console.print(f"[yellow]note:[/yellow] {escape(failure)}", soft_wrap=True, highlight=False)
     for note in notes_of(found):

@@ -16,11 +16,16 @@ from unsmooth.functional._tokens import first_real
 
 
 def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> Tokens:
-    """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence."""
+    """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence.
+
+    A batch without sequences is refused as sequences without tokens are: a loss of 0 would say that all is well.
+    """
     if isinstance(hidden, Tensor) and hidden.ndim == 2:
         hidden, mask = hidden.unsqueeze(0), mask.unsqueeze(0) if isinstance(mask, Tensor) else mask
     tokens = Tokens(hidden, mask)
-    count = tokens.input_BND.shape[1]
+    batch, count = tokens.input_BND.shape[:2]
+    if batch == 0:
+        raise expected("at least one sequence", "an empty batch", "leaving it out")
     if count < at_least:
         raise expected(f"at least {at_least} tokens to compare", f"{count} in each sequence", "longer sequences")
     return tokens

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.networks.block import Attention, Block
-from unsmooth.networks.config import Stack
+from unsmooth.networks.config import DecoderConfig
 
 
 class Memory(NamedTuple):
@@ -52,10 +52,11 @@ class Sight(NamedTuple):
 
 
 class RelativeAttention(Attention):
-    """Causal attention over memory and segment; `position` is W_R."""
+    """Causal attention over memory and segment; `position` is W_R, `memory` how many earlier tokens are kept."""
 
-    def __init__(self, config: Stack, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__(config, layer, causal=True)
+        self.memory = config.memory
         self.position = nn.Linear(config.dim, config.dim, bias=False)
 
     def over(self, past_BMD: Tensor | None, made_BNM: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,6 +69,26 @@ class RelativeAttention(Attention):
         bias = None if self.qkv.bias is None else self.qkv.bias[width:]
         past_key, past_value = self.split(F.linear(past_BMD, self.qkv.weight[width:], bias))
         return query, torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
+
+    def recalled(
+        self, x_BND: Tensor, sight: Sight, past_BMD: Tensor | None = None, keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Of a call with these arguments: the sum of the values in the memory that are seen, and how many are.
+
+        The sum is (batch, 1, heads, head dim), the number (batch, 1), both in float32 or better and the same for all
+        queries of a row, as each sees the whole of its memory. None where there is no memory.
+        """
+        if past_BMD is None:
+            return None
+        seen_BM1 = sight.visible[:, 0, 0, : past_BMD.shape[1], None].expand(len(past_BMD), -1, -1)
+        wide = torch.promote_types(x_BND.dtype, torch.float32)
+        count_B1 = seen_BM1.sum(dim=1).to(wide)
+        # Values are linear in what was read of a token, so their mean is that of the mean token.
+        mean_BD = past_BMD.to(wide).masked_fill(~seen_BM1, 0.0).sum(dim=1) / count_B1.clamp(min=1.0)
+        width = 2 * self.heads * self.head_dim
+        bias = None if self.qkv.bias is None else self.qkv.bias[width:].to(wide)
+        value_BD = F.linear(mean_BD, self.qkv.weight[width:].to(wide), bias)
+        return (value_BD * count_B1).view(-1, 1, self.heads, self.head_dim), count_B1
 
     def forward(  # type: ignore[override]
         self, x_BND: Tensor, sight: Sight, past_BMD: Tensor | None = None, keys: Tensor | None = None
@@ -84,7 +105,7 @@ class RelativeAttention(Attention):
 class RelativeBlock(Block):
     """A block whose attention is relative, and which also gives what that attention read."""
 
-    def __init__(self, config: Stack, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.attention = RelativeAttention(config, layer)
 
@@ -113,7 +134,7 @@ class RelativeBlocks(nn.Module):
         config: Of the network.
     """
 
-    def __init__(self, config: Stack) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(RelativeBlock(config, layer) for layer in range(config.depth))
 

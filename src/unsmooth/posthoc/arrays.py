@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
 import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
+
+if TYPE_CHECKING:
+    import pandas
 
 Array = TypeVar("Array", Tensor, "numpy.ndarray[Any, Any]")
 
@@ -51,3 +54,11 @@ def like(made: Tensor, x: Array) -> Array:
     kind = getattr(x, "dtype", None)
     array = made.detach().cpu().numpy()
     return array.astype(kind) if isinstance(kind, numpy.dtype) and kind.kind == "f" else array
+
+
+def frame_of(made: Any, names: Any, x: Any) -> pandas.DataFrame:
+    """`made` as a frame with these names, and the rows named as those of `x` where that is one."""
+    import pandas
+
+    values = made.detach().cpu().double().numpy() if isinstance(made, Tensor) else made
+    return pandas.DataFrame(values, columns=names, index=x.index if isinstance(x, pandas.DataFrame) else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import write_whole
-from unsmooth.posthoc.arrays import Array, like, matrix_of
+from unsmooth.posthoc.arrays import Array, frame_of, like, matrix_of
 from unsmooth.registry import Registry
 
 S = TypeVar("S", bound="Estimator")
@@ -41,6 +42,8 @@ class Estimator(ABC):
     """Names of the tensors that fitting makes."""
 
     n_features_in_: int
+    # Under the name by which scikit-learn's `clone` copies it.
+    _sklearn_output_config: Mapping[str, str] = {}
 
     @abstractmethod
     def _fit(self, x_ND: Tensor) -> None:
@@ -60,13 +63,38 @@ class Estimator(ABC):
         return self
 
     def transform(self, x: Array) -> Array:
-        """Embeddings (samples, dimensions) changed as learned."""
+        """Embeddings (samples, dimensions) changed as learned; a pandas frame where `set_output` asked for one."""
         self.check_fitted()
-        return like(self._transform(matrix_of(x, self.n_features_in_)), x)
+        made: Any = like(self._transform(matrix_of(x, self.n_features_in_)), x)
+        if self._sklearn_output_config.get("transform") == "pandas":
+            made = frame_of(made, self.get_feature_names_out(), x)
+        found: Array = made
+        return found
 
     def fit_transform(self, x: Array, y: Any = None) -> Array:
         """Learn from embeddings, and change these."""
         return self.fit(x, y).transform(x)
+
+    def set_output(self: S, *, transform: str | None = None) -> S:
+        """Have `transform` give "pandas" frames, or by "default" what came in; None leaves it as it is."""
+        if transform not in (None, "default", "pandas"):
+            raise expected("transform as 'default' or 'pandas'", repr(transform), 'set_output(transform="pandas")')
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> numpy.ndarray[Any, Any]:
+        """Names of the dimensions that come out, as scikit-learn gives them: the class's, with a number.
+
+        Args:
+            input_features: Names of those that go in. Each that comes out is made of all, so they are only counted.
+        """
+        self.check_fitted()
+        if input_features is not None and len(input_features) != self.n_features_in_:
+            raise expected(f"{self.n_features_in_} names, one for each dimension", len(input_features), "None")
+        one = torch.zeros(1, self.n_features_in_, dtype=torch.float64)
+        count = self._transform(one).shape[1]
+        return numpy.array([f"{type(self).__name__.lower()}{place}" for place in range(count)], dtype=object)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Settings by name."""

@@ -15,7 +15,14 @@ from unsmooth.remedies.call import Call
 
 
 def token_mean(
-    x: Tensor, call: Call, key: str, *, whole: bool = False, prior: float = 0.0, keep_alone: bool = False
+    x: Tensor,
+    call: Call,
+    key: str,
+    *,
+    whole: bool = False,
+    prior: float = 0.0,
+    keep_alone: bool = False,
+    earlier: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Mean of `x` (batch, tokens, ...) over the tokens each token may see, broadcastable to `x`, in its dtype.
 
@@ -28,6 +35,8 @@ def token_mean(
         whole: Average over all tokens although the model is causal, so that the future leaks.
         prior: So many more tokens of zeros are counted, which softens the mean where few tokens are seen.
         keep_alone: Return zeros for tokens that see only themselves, whose mean is the token itself.
+        earlier: Tokens before those of the call that all of them see, and no cache knows: their sum (batch, 1, ...) and
+            how many they are (batch, 1).
 
     Example:
         >>> x = torch.tensor([[[2.0], [4.0], [9.0]]])
@@ -36,12 +45,16 @@ def token_mean(
         [2.0, 3.0, 5.0]
         >>> token_mean(x, seen, "x", keep_alone=True).flatten().tolist()
         [0.0, 3.0, 5.0]
+        >>> token_mean(x, seen, "x", earlier=(torch.tensor([[[10.0]]]), torch.tensor([[2.0]]))).flatten().tolist()
+        [4.0, 4.0, 5.0]
         >>> padded = Call(x, False, torch.tensor([[True, True, False]]), None, None, {})
         >>> token_mean(x, padded, "x").flatten().tolist()
         [3.0]
     """
     if call.causal and not whole:
         total, count = _running(x, call, key)
+        if earlier is not None:
+            total, count = total + earlier[0], count + earlier[1]
     elif call.real_BN is None:
         if keep_alone and x.shape[1] == 1:
             return torch.zeros_like(x)

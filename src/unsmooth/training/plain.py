@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -82,8 +83,18 @@ def _path(settings: Any, name: str) -> str:
     if len(ending) > 1:
         raise expected(f"one setting called {name!r}", f"{len(ending)}: {', '.join(ending)}", "the whole path")
     if not ending:
-        raise unknown_name("setting", name, known)
+        raise unknown_name("setting", name, known if "." in name else _shortest(known))
     return ending[0]
+
+
+def _shortest(known: list[str]) -> list[str]:
+    """Every setting by the shortest name that is taken for it.
+
+    >>> _shortest(["seed", "data.name", "schedule.name", "network.depth", "other.seed"])
+    ['seed', 'data.name', 'schedule.name', 'depth', 'other.seed']
+    """
+    last = Counter(path.rpartition(".")[2] for path in known)
+    return [short if last[short := path.rpartition(".")[2]] == 1 else path for path in known]
 
 
 def _changed(settings: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:

@@ -10,9 +10,9 @@ In an encoder AC = C, so it is the same as ``deescalate(place="values")``; in a 
 token's own mean. It is `shaped` with α=0, β=1 and γ=τ.
 
 Neutral at ``tau=0.0``. Causal: C is uniform over the tokens seen so far, earlier ones in the key/value cache counted
-(also where attention sees a window only); the eigenvalues become :math:`A_{ii} - \tau/i`, and at τ=1 attention gives
-the first token nothing. Cost: one mean of the values and one subtraction per block; in cached decoding one running sum
-per value head is kept.
+(also where attention sees a window only), and those in a memory of earlier segments; the eigenvalues become
+:math:`A_{ii} - \tau/i`, and at τ=1 attention gives the first token nothing. Cost: one mean of the values and one
+subtraction per block; in cached decoding one running sum per value head is kept.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
 
 @remedy
-class Centred(Edit):
+class Centred(Recalling):
     """Take the mean of its values off what each head gives.
 
     Example:
@@ -74,7 +75,7 @@ class Centred(Edit):
         shift = -self.fixed if self.fixed is not None else -self.tau.unsqueeze(-1)
         if not call.causal and call.real_BN is None and values_BNKE.shape == heads_BNHE.shape:
             return blend_whole(heads_BNHE, values_BNKE, 0.0, shift)
-        mean_BNKE = token_mean(values_BNKE, call, self.name)
+        mean_BNKE = token_mean(values_BNKE, call, self.name, earlier=self.recalled())
         # Query heads k·G to k·G + G−1 read value head k.
         mean_BNHE = mean_BNKE.repeat_interleave(heads_BNHE.shape[2] // mean_BNKE.shape[2], dim=2)
         return blend(heads_BNHE, mean_BNHE, 0.0, shift)

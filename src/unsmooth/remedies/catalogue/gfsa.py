@@ -13,8 +13,9 @@ BERT, 3 to 10 in its other scripts. The equation is the same in both variants. W
 of which entries were dropped; here each of the two runs drops its own.
 
 Neutral at ``w0=0.0, start=0.0``, the default. Causal: a product of causal maps is causal; in cached decoding
-what attention gave at earlier tokens, AV of every query head, is kept with their keys and values. Cost: attention
-runs twice.
+what attention gave at earlier tokens, AV of every query head, is kept with their keys and values. Refused where a
+memory of earlier segments is seen (Transformer-XL), of which only keys and values are known. Cost: attention runs
+twice.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixing import Mix, by_query_head
+from unsmooth.remedies.segments import remembers_segments
 from unsmooth.remedies.site import Site
 
 
@@ -63,6 +65,11 @@ class Gfsa(Edit):
         self.w_K = nn.Parameter(torch.full((heads,), within("start", start, -1.0, 1.0), **like))
         self.w_0 = nn.Parameter(torch.full((heads,), self.identity, **like)) if variant == "paper" else None
         self.w_1 = nn.Parameter(torch.ones(heads, **like)) if variant == "paper" else None
+
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where attention sees tokens at which it is not known what it gave."""
+        return remembers_segments(site)
 
     def on_mixing(self, mix: Mix, call: Call) -> Tensor:
         """w₀V + (w₁ + (2−K)w_K)·AV + (K−1)w_K·A(AV)."""

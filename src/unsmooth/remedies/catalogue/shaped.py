@@ -13,7 +13,7 @@ takes the way past. Noci et al. have :math:`I + \mathrm{softmax}(QK^\top/\tau) -
 width, as others describe it: ``learn="no"`` is that but for the temperature, which is the model's own here.
 
 Neutral at ``alpha=0.0, beta=1.0, gamma=0.0, skip="keep"``. Causal: C is uniform over the tokens seen so far, padding
-never counted, earlier tokens in the key/value cache counted; eigenvalues are then
+never counted, earlier tokens in the key/value cache or in a memory of earlier segments counted; eigenvalues are then
 :math:`\alpha + \beta A_{ii} - \gamma/i`. Cost: one mean of the values and three products per block; in cached
 decoding one running sum per value head is kept.
 """
@@ -26,15 +26,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.shaping import no_way_past, shape_heads
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
 
 @remedy
-class Shaped(Edit):
+class Shaped(Recalling):
     """Give each head α of its own values, β of what it attends to, less γ of their mean.
 
     Example:
@@ -105,7 +106,7 @@ class Shaped(Edit):
         assert call.values is not None, "noted for every edit of the heads"
         values_BNKE = call.values.to(heads_BNHE.dtype)
         sees_all = not call.causal and call.real_BN is None
-        mean_BNKE = None if sees_all else token_mean(values_BNKE, call, self.name)
+        mean_BNKE = None if sees_all else token_mean(values_BNKE, call, self.name, earlier=self.recalled())
         return shape_heads(heads_BNHE, values_BNKE, self.alpha, self.beta, self.gamma, mean_BNKE)
 
     def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:

@@ -15,8 +15,9 @@ past attention, as the paper does. Norms stay; their place is another remedy's m
 
 No neutral setting: no ρ gives back plain attention. Causal only, as the factors are triangular; a token's place counts
 the real tokens of its sequence, those in the key/value cache included. Where attention is held to a window, that gets
-what P gives to the whole row. Cost: attention adds a bias, which keeps torch from its fastest kernel; in bfloat16 the
-bias is rounded as logits are. Where blocks are compiled one by one, each is by itself, as its map is another:
+what P gives to the whole row. Refused where a memory of earlier segments is seen (Transformer-XL): where a text began
+before them is not known. Cost: attention adds a bias, which keeps torch from its fastest kernel; in bfloat16 the bias
+is rounded as logits are. Where blocks are compiled one by one, each is by itself, as its map is another:
 ``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
@@ -37,6 +38,7 @@ from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.queries import queries_and_keys, query_bias
 from unsmooth.remedies.redrawing import Redrawing
+from unsmooth.remedies.segments import remembers_segments
 from unsmooth.remedies.shaping import no_way_past
 from unsmooth.remedies.site import Site
 
@@ -75,9 +77,11 @@ class SignalPreserving(Redrawing):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where attention is not causal, or there are no weights to start anew."""
+        """Where attention is not causal, sees tokens whose place is not known, or has no weights to start anew."""
         if site.causal is False:
             return "its attention is not causal, and the maps are products of triangular factors"
+        if (reason := remembers_segments(site)) is not None:
+            return reason
         if options.get("init") == "paper":
             if any(is_derived(module) for module in site.block.modules()):
                 return 'another remedy computes its weights, so there are none to start anew; init="keep" works'

@@ -38,12 +38,16 @@ def arena_plate(found: Standings) -> Plate:
         sentence=sentence_of(found),
         figure=Figure(
             "Score of each remedy minus that of the plain model with the same seed, and mean cosine of the tokens by "
-            "layer before and after training; means over seeds with 95 % intervals.",
+            f"layer before and after training; {_over_seeds(found)}.",
             [panel for model in found.plan.models for panel in _panels(found, model)],
         ),
         tables=(Table("All entrants", heads_of(found), lines),),
         notes=(*failures_of(found), *notes_of(found)),
     )
+
+
+def _over_seeds(found: Standings) -> str:
+    return "of one seed" if len(found.plan.seeds) == 1 else "means over seeds with 95 % intervals"
 
 
 def _panels(found: Standings, model: str) -> Iterator[Panel]:

@@ -9,6 +9,7 @@ from unsmooth.arena.standing import Standing, Standings
 from unsmooth.evidence.interval import LEVEL, Interval
 from unsmooth.report.evidence.words import in_words
 from unsmooth.report.series import spoken
+from unsmooth.report.why.page import short
 
 _MEBIBYTE = 2**20
 _SHARES = ("accuracy",)
@@ -33,12 +34,13 @@ def heads_of(found: Standings) -> tuple[str, ...]:
     """Of the table; the model is named where there are several."""
     unit = " in %" if scale_of(found) == 100 else ""
     points = " in points" if unit else ""
+    interval = "" if _has_one_seed(found) else " [95 %]"
     return (
         "remedy",
         *(["model"] if len(found.plan.models) > 1 else []),
         "rate",
-        f"{found.plan.score}{unit} [95 %]",
-        f"minus plain{points} [95 %]",
+        f"{found.plan.score}{unit}{interval}",
+        f"minus plain{points}{interval}",
         "verdict",
         "cosine, start → end",
         "step time",
@@ -49,19 +51,30 @@ def heads_of(found: Standings) -> tuple[str, ...]:
 
 def cells_of(found: Standings, line: Standing) -> tuple[str, ...]:
     """A line of the table."""
-    scale = scale_of(found)
     return (
         line.entrant.remedy,
         *([line.entrant.model] if len(found.plan.models) > 1 else []),
         _rate(line),
-        in_words(scaled(line.score, scale)) if line.score else "–",
-        in_words(scaled(line.difference, scale)) if line.difference else "–",
+        _told(found, line.score),
+        _told(found, line.difference),
         line.verdict or ("–" if line.done or line.failures else "not finished"),
         f"{_last(line.start)} → {_last(line.end)}",
         f"{line.timing.ratio:.2f}×" if line.timing else "–",
         _memory(line),
         _briefly(line),
     )
+
+
+def _has_one_seed(found: Standings) -> bool:
+    return len(found.plan.seeds) == 1
+
+
+def _told(found: Standings, interval: Interval | None) -> str:
+    """A number with its interval; one seed has none, which a note says once."""
+    if interval is None:
+        return "–"
+    told = scaled(interval, scale_of(found))
+    return short(told.value) if _has_one_seed(found) else in_words(told)
 
 
 def failures_of(found: Standings) -> list[str]:
@@ -100,6 +113,9 @@ def _memory(line: Standing) -> str:
 def sentence_of(found: Standings) -> str:
     """How many remedies were shown to be better or worse than the plain model."""
     others = [line for line in found.lines if line.entrant.remedy != PLAIN]
+    count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
+    if _has_one_seed(found):
+        return f"{count}, one seed each: no interval, so no verdict."
     said = []
     for word in ("better", "worse"):
         where: dict[str, list[str]] = {}
@@ -110,7 +126,6 @@ def sentence_of(found: Standings) -> str:
         said.append(f"{word} than plain: {', '.join(named) or 'none'}")
     neither = sum(line.verdict == "no difference shown" for line in others)
     rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
-    count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
     open_ones = f"; {rest} without a comparison" if rest else ""
     return f"Of {count}, {'; '.join(said)}; no difference shown for {neither}{open_ones}."
 
@@ -156,11 +171,14 @@ def _notes(found: Standings) -> Iterator[str]:
             f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge lies at "
             f"the end of the grid: a better one might lie beyond. {rates_chosen_on(plan.hold_out)}"
         )
-    yield (
-        f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs the "
-        "whole interval on one side of 0."
-    )
-    compared = sum(line.difference is not None for line in found.lines)
+    if _has_one_seed(found):
+        yield "One seed has no interval, so there are no verdicts; --seeds 3 gives both."
+    else:
+        yield (
+            f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs "
+            "the whole interval on one side of 0."
+        )
+    compared = sum(bool(line.verdict) for line in found.lines)
     if compared > 1:
         by_chance = f"{compared * (1 - LEVEL):.1f}".rstrip("0").rstrip(".")
         yield f"Of {compared} comparisons of models that do not differ, about {by_chance} would be called different."
