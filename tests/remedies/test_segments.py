@@ -50,7 +50,12 @@ def _heads_in_second_segment(model: Decoder) -> tuple[list[Tensor], Memory]:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "weights"), [("centred", {}, (0, 1, 1)), ("shaped", {"learn": "no"}, (1, 1, 1))]
+    ("name", "options", "weights"),
+    [
+        ("centred", {}, (0, 1, 1)),
+        ("shaped", {"learn": "no"}, (1, 1, 1)),
+        ("attnscale", {"omega": 0.5}, (0, 1.5, 0.5)),
+    ],
 )
 def test_the_mean_is_over_memory_and_prefix(
     name: str, options: dict[str, object], weights: tuple[float, float, float]
@@ -84,7 +89,7 @@ def test_nothing_of_the_future_is_in_the_mean(name: str) -> None:
     assert not torch.equal(given[0][:, 6:], given[1][:, 6:])
 
 
-@pytest.mark.parametrize("name", ["centred", "shaped"])
+@pytest.mark.parametrize("name", ["centred", "shaped", "attnscale"])
 def test_segments_give_what_one_long_segment_gives(name: str) -> None:
     model, ids = _model(name), _texts(8)
     whole, _ = model(ids)

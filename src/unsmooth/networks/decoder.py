@@ -18,8 +18,8 @@ class Decoder(TextNetwork, Initialised):
     """Token ids in, logits of the next token out.
 
     With a memory, attention sees it beside the segment. A remedy that takes a mean over tokens takes it over those of
-    the segment so far: never over later ones, and not over the memory. Only `centred` and `shaped`, whose mean is that
-    of the values which attention sees, count those of the memory.
+    the segment so far: never over later ones, and not over the memory. Only `attnscale`, `centred` and `shaped`, whose
+    mean is that of the values which attention sees, count those of the memory.
 
     Args:
         config: What it is made of.

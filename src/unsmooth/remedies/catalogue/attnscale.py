@@ -8,8 +8,9 @@ The official code (VITA-Group/ViT-Anti-Oversmoothing, attnscale.py) forms the ma
 dropout it drops entries of the changed map, here of the model's own.
 
 Neutral at ``omega=0.0``, where training starts. Causal: Π is the mean over the tokens seen so far, earlier tokens in
-the key/value cache counted; where attention sees a window only, it is still all of them. Cost: one mean of the values
-and one interpolation per block; in cached decoding one running sum per value head is kept.
+the key/value cache counted, and those in a memory of earlier segments; where attention sees a window only, it is still
+all of them. Cost: one mean of the values and one interpolation per block; in cached decoding one running sum per value
+head is kept.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
+from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
 
 
 @remedy
-class AttnScale(Edit):
+class AttnScale(Recalling):
     """Scale what each head gives away from the mean of its values."""
 
     name = "attnscale"
@@ -61,7 +63,7 @@ class AttnScale(Edit):
         omega_H1 = self.omega.unsqueeze(-1)
         if not call.causal and call.real_BN is None and values_BNKE.shape == heads_BNHE.shape:
             return blend_whole(heads_BNHE, values_BNKE, omega_H1, -omega_H1)
-        mean_BNKE = token_mean(values_BNKE, call, self.name)
+        mean_BNKE = token_mean(values_BNKE, call, self.name, earlier=self.recalled())
         # Query heads k·G to k·G + G−1 read value head k.
         mean_BNHE = mean_BNKE.repeat_interleave(heads_BNHE.shape[2] // mean_BNKE.shape[2], dim=2)
         return blend(heads_BNHE, mean_BNHE, omega_H1, -omega_H1)
