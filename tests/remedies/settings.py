@@ -70,7 +70,7 @@ _WINDOWED = ("swin",)
 # Several MLPs with their weights in one tensor.
 _EXPERTS = ("mixtral",)
 # Their attention is no function that could be run again.
-_WRITTEN_OUT = ("mpnet", "timm_vit", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
+_WRITTEN_OUT = ("mpnet", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
 
 _SPECTRAL = {
     "gram, projected": Setting(),

@@ -21,6 +21,9 @@ from unsmooth.errors import UnsmoothError
 CHOSEN = (
     ("neutreno", "timm_vit"),
     ("deescalate", "timm_vit"),
+    ("gfsa", "timm_vit"),
+    ("differential", "timm_vit"),
+    ("talking_heads", "timm_vit"),
     ("attnscale", "clip_text"),
     ("contranorm", "clip_vision"),
     ("featscale", "siglip_vision"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -102,7 +102,12 @@ def by_query_head(x_BKME: Tensor, heads: int) -> Tensor:
 
 
 class TorchMix(Mix):
-    """By torch's fused attention."""
+    """By torch's fused attention, or by another function that takes its arguments.
+
+    Args:
+        scale: What logits are multiplied by; None for torch's own.
+        attend: The function.
+    """
 
     def __init__(
         self,
@@ -112,9 +117,12 @@ class TorchMix(Mix):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
+        scale: float | None = None,
+        attend: Callable[..., Tensor] = F.scaled_dot_product_attention,
     ) -> None:
-        super().__init__(query, key, value, query.shape[-1] ** -0.5)
+        super().__init__(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale)
         self._given, self._dropout, self._is_causal = attn_mask, dropout_p, is_causal
+        self._given_scale, self._attend = scale, attend
 
     @property
     def dropout(self) -> float:
@@ -122,15 +130,15 @@ class TorchMix(Mix):
         return self._dropout
 
     def masking(self) -> tuple[Tensor | None, bool] | None:
-        """As the call says."""
-        return self._given, self._is_causal
+        """As the call says, where torch's fused attention runs."""
+        return (self._given, self._is_causal) if self._attend is F.scaled_dot_product_attention else None
 
     def _run(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         mask = self._given if bias is None else self._with(bias)
         # Torch's own scale where it is the same, which it rounds in its own way.
-        scale = None if query.shape[-1] == self.query.shape[-1] else self.scale
+        scale = self._given_scale if query.shape[-1] == self.query.shape[-1] else self.scale
         causal = self._is_causal and bias is None
-        return F.scaled_dot_product_attention(query, key, value, mask, self._dropout, causal, scale=scale)
+        return self._attend(query, key, value, mask, self._dropout, causal, scale=scale)
 
     def _mask(self) -> Tensor | None:
         return self._causal_mask() if self._is_causal else self._given
