@@ -12,6 +12,9 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth.errors import expected
 from unsmooth.remedies.call import LOWEST_SEEN
 
+# Swin hides what a shifted window holds of elsewhere by -100, beside a learned bias of a few units.
+LOWEST_SEEN_IN_WINDOWS = -50.0
+
 
 class Mix:
     """The attention of one call. Called, it is what the host computes; with other tensors, what it would make of those.
@@ -21,10 +24,14 @@ class Mix:
         key: (batch, key/value heads, keys, head dim), earlier tokens in the cache first.
         value: The same of values.
         scale: What logits are multiplied by, whatever the width of the queries.
+        lowest_seen: A key is hidden where no more than this is added to its logits.
     """
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> None:
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, lowest_seen: float = LOWEST_SEEN
+    ) -> None:
         self.query, self.key, self.value, self.scale = query, key, value, scale
+        self.lowest_seen = lowest_seen
 
     def __call__(
         self,
@@ -55,7 +62,7 @@ class Mix:
         mask = self._mask()
         if mask is None or mask.dtype == torch.bool:
             return logits, mask
-        seen = mask > LOWEST_SEEN
+        seen = mask > self.lowest_seen
         return logits + mask.masked_fill(~seen, 0.0), seen
 
     @property
@@ -84,7 +91,7 @@ class Mix:
             return bias
         if mask.dtype == torch.bool:  # not -inf, of which a row that sees nothing makes NaN in some kernels
             return torch.where(mask, bias, torch.finfo(bias.dtype).min)
-        return torch.where(mask > LOWEST_SEEN, mask + bias, mask)
+        return torch.where(mask > self.lowest_seen, mask + bias, mask)
 
     def _causal_mask(self) -> Tensor:
         queries, keys = (torch.arange(x.shape[2], device=x.device) for x in (self.query, self.key))
@@ -153,6 +160,7 @@ class TransformersMix(Mix):
         fused: Whether it is one that hides the future by itself where it is given no mask.
         mask: What it is given to hide keys.
         told: All else that it is told.
+        lowest_seen: As in `Mix`.
     """
 
     def __init__(
@@ -163,9 +171,10 @@ class TransformersMix(Mix):
         tensors: tuple[Tensor, Tensor, Tensor],
         mask: Any,
         told: Mapping[str, Any],
+        lowest_seen: float = LOWEST_SEEN,
     ) -> None:
         scale = told.get("scaling")
-        super().__init__(*tensors, tensors[0].shape[-1] ** -0.5 if scale is None else float(scale))
+        super().__init__(*tensors, tensors[0].shape[-1] ** -0.5 if scale is None else float(scale), lowest_seen)
         self.module, self.function, self._fused, self._given, self.told = module, function, fused, mask, told
         # The map of the first run, where the function gives one.
         self.weights: Tensor | None = None

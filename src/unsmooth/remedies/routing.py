@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.call import Call, Volatile
-from unsmooth.remedies.mixing import TorchMix, TransformersMix
+from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile
+from unsmooth.remedies.mixing import LOWEST_SEEN_IN_WINDOWS, TorchMix, TransformersMix
 from unsmooth.remedies.opening import (
     close_timm_attention,
     is_open_timm_attention,
@@ -34,11 +34,13 @@ class Mixing:
     Args:
         edit: An edit with `on_mixing`.
         now: Where the call of the block is.
+        windowed: Whether attention works inside windows of an image.
     """
 
-    def __init__(self, edit: Edit, now: Volatile) -> None:
+    def __init__(self, edit: Edit, now: Volatile, windowed: bool = False) -> None:
         self.edit = edit
         self.now = now
+        self.lowest_seen = LOWEST_SEEN_IN_WINDOWS if windowed else LOWEST_SEEN
 
     def call(self) -> Call | None:
         """The call under way; None where attention is called by itself, outside its block."""
@@ -86,7 +88,8 @@ def _routed(
     if call is None:
         found: tuple[Tensor, Tensor | None] = function(module, query, key, value, attention_mask, **told)
         return found
-    mix = TransformersMix(module, function, name != "eager", (query, key, value), attention_mask, told)
+    lowest, tensors = config.mixing.lowest_seen, (query, key, value)
+    mix = TransformersMix(module, function, name != "eager", tensors, attention_mask, told, lowest)
     mixed_BHNE: Tensor = config.mixing.edit.on_mixing(mix, call)
     return mixed_BHNE.transpose(1, 2).contiguous(), mix.weights
 
