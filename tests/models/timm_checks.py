@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import unsmooth
@@ -48,6 +50,18 @@ VARIANTS: dict[str, Callable[[], Entry]] = {
     "without class token": lambda: entry_of("timm-gap", vit(class_token=False), prefix_tokens=0),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+each_way = pytest.mark.parametrize("fused", [True, False])
+
+# Remedies that do attention's mixing themselves, with options away from the plain model; and where it is the same.
+MIXING: dict[str, dict[str, Any]] = {
+    "gfsa": {"w0": 0.1, "start": 0.3},
+    "differential": {},
+    "talking_heads": {},
+}
+NEUTRAL: dict[str, dict[str, Any]] = {
+    "gfsa": {"w0": 0.0, "start": 0.0},
+    "differential": {"form": "kept", "lam": 0.0, "learn": "head", "norm": False},
+}
 
 
 @each_variant
@@ -93,7 +107,8 @@ def test_remedies(variant: str) -> None:
         before.check(unsmooth.undo(model))
         assert torch.equal(model(pixels), plain), name
     assert {"b2t", "deepnorm"} <= {name for name, _ in refused}
-    assert not {"deescalate", "attnscale", "neutreno", "sharpen", "rezero"} & {name for name, _ in refused}, refused
+    possible = {"deescalate", "attnscale", "neutreno", "sharpen", "rezero", *MIXING}
+    assert not possible & {name for name, _ in refused}, refused
     unsmooth.apply(model, "deescalate", layers=[0])
     kept: list[torch.Tensor] = []
     model.norm_pre.register_forward_hook(lambda module, args, output: kept.append(output))
@@ -102,6 +117,171 @@ def test_remedies(variant: str) -> None:
     model(pixels)
     stream, branch, summed = (tokens.double() for tokens in kept)
     torch.testing.assert_close(summed, stream + branch - branch.mean(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
+
+
+def run_as(model: Any, fused: bool) -> Any:
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = fused
+    return model
+
+
+@each_variant
+@each_way
+def test_edits_of_the_mixing(variant: str, fused: bool) -> None:
+    """To the bit the plain model where they are neutral, and after they are gone; another one else."""
+    entry = VARIANTS[variant]()
+    model, pixels = run_as(entry.model(), fused), entry.batch("none")["x"]
+    before, plain = Snapshot.of(model), model(pixels)
+    for name, options in NEUTRAL.items():
+        unsmooth.apply(model, name, **options)
+        assert torch.equal(model(pixels), plain), name
+        before.check(unsmooth.undo(model))
+    for name, options in MIXING.items():
+        unsmooth.apply(model, name, **options)
+        if name == "talking_heads":
+            torch.testing.assert_close(model(pixels), plain, atol=1e-5, rtol=1e-4)
+            model.blocks[0].unsmooth.talking_heads.maps.data.add_(0.1)
+        assert not torch.allclose(model(pixels), plain, atol=1e-4), name
+        attention = model.blocks[0].attn
+        assert (type(attention).__name__, type(attention).__module__) == ("Attention", "timm.layers.attention")
+        before.check(unsmooth.undo(model))
+        assert torch.equal(model(pixels), plain), name
+    with pytest.raises(UnsmoothError, match="its attention is not causal"):
+        unsmooth.apply(model, "spa")
+    before.check(model)
+
+
+def filtered(attention: Any, made: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """What GFSA with w0=0.1, w1=1, wK=0.3 and K=4 makes of what `qkv` gave: (batch, tokens, heads · head dim)."""
+    query, key, value = made.unflatten(-1, (3, 2, DIM // 2)).permute(2, 0, 3, 1, 4)
+    for_both = [(attention.q_norm, query), (attention.k_norm, key)]
+    query, key = (
+        x
+        if isinstance(norm, nn.Identity)
+        else nn.functional.layer_norm(x, (DIM // 2,), norm.weight, norm.bias, norm.eps)
+        for norm, x in for_both
+    )
+    logits = torch.einsum("bhne,bhme->bhnm", query, key) / (DIM // 2) ** 0.5
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, -torch.inf)
+    once = logits.softmax(dim=-1)
+    polynomial = 0.1 * torch.eye(once.shape[-1], dtype=once.dtype) + once + 0.3 * (once + 3 * (once @ once - once))
+    return (polynomial @ value).transpose(1, 2).flatten(2)
+
+
+def qkv_and_heads(attention: nn.Module, run: Callable[[], object]) -> tuple[Tensor, Tensor]:
+    """What `qkv` gave and what `proj` read, by hooks."""
+    kept: dict[str, Tensor] = {}
+    qkv, proj = attention.get_submodule("qkv"), attention.get_submodule("proj")
+    handles = [
+        qkv.register_forward_hook(lambda module, args, output: kept.update(qkv=output)),
+        proj.register_forward_pre_hook(lambda module, args: kept.update(proj=args[0])),
+    ]
+    with torch.no_grad():
+        run()
+    for handle in handles:
+        handle.remove()
+    return kept["qkv"], kept["proj"]
+
+
+@pytest.mark.parametrize("variant", ["plain", "scaled"])
+@each_way
+def test_gfsa_is_its_polynomial(variant: str, fused: bool) -> None:
+    entry = VARIANTS[variant]()
+    model = run_as(unsmooth.apply(entry.model().double(), "gfsa", **MIXING["gfsa"]), fused)
+    for block in model.blocks:
+        made, heads = qkv_and_heads(block.attn, lambda: model(entry.batch("none")["x"].double()))
+        torch.testing.assert_close(heads, filtered(block.attn, made), atol=1e-12, rtol=1e-10)
+
+
+def masks() -> dict[str, tuple[dict[str, Any], Tensor]]:
+    """How a block of five tokens, called with two sequences, may be told who sees whom; and what is hidden."""
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding = torch.arange(5) >= torch.tensor([5, 3])[:, None, None, None]
+    as_numbers = torch.zeros(5, 5, dtype=torch.double).masked_fill(future, -torch.inf)
+    return {
+        "causal": ({"is_causal": True}, future),
+        "words": ({"attn_mask": ~future}, future),
+        "numbers": ({"attn_mask": as_numbers}, future),
+        "padding": ({"attn_mask": ~padding}, padding),
+    }
+
+
+@pytest.mark.parametrize("mask", masks())
+@each_way
+def test_gfsa_under_masks(mask: str, fused: bool) -> None:
+    from timm.models.vision_transformer import Block
+
+    torch.manual_seed(0)
+    plain = run_as(nn.Sequential(Block(DIM, 2, qk_norm=True)).eval().double(), fused)
+    x, (told, hidden) = torch.randn(2, 5, DIM, dtype=torch.double), masks()[mask]
+    neutral = unsmooth.apply(copy.deepcopy(plain), "gfsa")
+    assert torch.equal(neutral[0](x, **told), plain[0](x, **told))
+    model = unsmooth.apply(copy.deepcopy(plain), "gfsa", **MIXING["gfsa"])
+    made, heads = qkv_and_heads(model[0].attn, lambda: model[0](x, **told))
+    wanted = filtered(model[0].attn, made, hidden)
+    real = torch.ones(2, 5, dtype=torch.bool) if mask != "padding" else ~hidden[:, 0, 0]
+    torch.testing.assert_close(heads[real], wanted[real], atol=1e-12, rtol=1e-10)
+
+
+@each_way
+def test_dropout_of_maps_is_timms(fused: bool) -> None:
+    """The first run of attention, all of a neutral one, drops what the plain model would."""
+    from timm.models.vision_transformer import Block
+
+    torch.manual_seed(0)
+    plain = run_as(nn.Sequential(Block(DIM, 2, attn_drop=0.5)), fused)
+    model, x = unsmooth.apply(copy.deepcopy(plain), "gfsa"), torch.randn(2, 5, DIM)
+    found = []
+    for one in (plain, model):
+        torch.manual_seed(1)
+        found.append(one.train()(x))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], plain.eval()(x))
+    assert torch.equal(model.eval()(x), plain(x))
+
+
+@pytest.mark.parametrize("name", MIXING)
+@each_way
+def test_edits_of_the_mixing_compile_and_are_copied(name: str, fused: bool) -> None:
+    entry = VARIANTS["scaled"]()
+    model, pixels = run_as(entry.model(), fused), entry.batch("none")["x"]
+    before, plain = Snapshot.of(model), model(pixels)
+    unsmooth.apply(model, name, **MIXING[name])
+    wanted, saved = model(pixels), io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    for other in (copy.deepcopy(model), torch.load(saved, weights_only=False)):
+        assert torch.equal(other(pixels), wanted)
+        before.check(unsmooth.undo(other), copied=True)
+        assert torch.equal(other(pixels), plain)
+    assert torch.equal(model(pixels), wanted)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(pixels), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_attention_with_another_forward_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from timm.layers import Attention
+
+    class Shifted(Attention):
+        def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+            return 1.0 + super().forward(x, attn_mask, is_causal)
+
+    def check(model: Any) -> None:
+        before = Snapshot.of(model)
+        for name in MIXING:
+            with pytest.raises(UnsmoothError, match="has attention written out inside, and no function"):
+                unsmooth.apply(model, name)
+        before.check(model)
+
+    check(vit(attn_layer=Shifted)())
+    model: Any = vit()()
+    model.blocks[1].attn.forward = lambda x, attn_mask=None, is_causal=False: x
+    check(model)
+    monkeypatch.setattr(Attention, "forward", Shifted.forward)
+    check(vit()())
 
 
 def test_remedies_fold_and_follow_a_causal_call() -> None:

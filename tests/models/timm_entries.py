@@ -8,40 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from tests.models.entry import DIM, LAYERS, Entry, Padding, images
-
-
-class Attention(nn.Module):
-    """Heads whose queries, keys and values come out of one linear map, in this order."""
-
-    def __init__(self, heads: int, qk_norm: bool, fused: bool) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim, self.fused_attn = heads, DIM // heads, fused
-        self.qkv = nn.Linear(DIM, 3 * DIM)
-        self.q_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.k_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.attn_drop, self.norm = nn.Dropout(0.0), nn.Identity()
-        self.proj, self.proj_drop = nn.Linear(DIM, DIM), nn.Dropout(0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
-        query, key, value = (qkv[:, :, i].transpose(1, 2) for i in range(3))
-        query, key = self.q_norm(query), self.k_norm(key)
-        if self.fused_attn:
-            mixed = nn.functional.scaled_dot_product_attention(query, key, value)
-        else:
-            mixed = (query @ key.mT * self.head_dim**-0.5).softmax(dim=-1) @ value
-        return self.proj_drop(self.proj(self.norm(mixed.transpose(1, 2).flatten(2))))
-
-
-class LayerScale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((DIM,), 0.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
 
 
 class StandIn(type):
@@ -54,6 +23,38 @@ def stand_in(name: str) -> type:
 
 
 copyreg.pickle(StandIn, lambda kind: (stand_in, (kind.__name__,)))  # type: ignore[arg-type]
+
+
+class Attention(nn.Module, metaclass=StandIn):
+    """Heads whose queries, keys and values come out of one linear map, in this order."""
+
+    def __init__(self, heads: int, qk_norm: bool, fused: bool) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.fused_attn = heads, DIM // heads, fused
+        self.scale = self.head_dim**-0.5
+        self.qkv = nn.Linear(DIM, 3 * DIM)
+        self.q_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm: nn.Module = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.attn_drop, self.norm = nn.Dropout(0.0), nn.Identity()
+        self.proj, self.proj_drop = nn.Linear(DIM, DIM), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        query, key, value = self.q_norm(qkv[0]), self.k_norm(qkv[1]), qkv[2]
+        if self.fused_attn:
+            mixed = F.scaled_dot_product_attention(query, key, value)
+        else:
+            mixed = self.attn_drop((query * self.scale @ key.transpose(-2, -1)).softmax(dim=-1)) @ value
+        return self.proj_drop(self.proj(self.norm(mixed.transpose(1, 2).reshape(x.shape))))
+
+
+class LayerScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((DIM,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
 
 
 class Block(nn.Module, metaclass=StandIn):
@@ -72,6 +73,7 @@ class Block(nn.Module, metaclass=StandIn):
 
 # A host is known by these names.
 Block.__module__, Block.__qualname__ = "timm.models.vision_transformer", "Block"
+Attention.__module__ = Attention.forward.__module__ = "timm.layers.attention"
 
 
 class VisionTransformer(nn.Module):

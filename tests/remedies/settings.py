@@ -70,7 +70,7 @@ _WINDOWED = ("swin",)
 # Several MLPs with their weights in one tensor.
 _EXPERTS = ("mixtral",)
 # Their attention is no function that could be run again.
-_WRITTEN_OUT = ("mpnet", "timm_vit", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
+_WRITTEN_OUT = ("mpnet", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
 
 _SPECTRAL = {
     "gram, projected": Setting(),
@@ -85,7 +85,6 @@ _SPECTRAL = {
 _TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative", "torch_decoder_post")
 _TO_POST = ("torch_pre", "torch_causal", "own_vit", "own_decoder", "torch_decoder_pre")
 
-_NOT_MIXED = (*_WRITTEN_OUT, *_WINDOWED)
 _NOT_CAUSAL = tuple(host.name for host in HOSTS if not host.causal)
 
 SETTINGS: dict[str, dict[str, Setting]] = {
@@ -128,9 +127,9 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "without norms": Setting({"norm": "none"}, refused_by=("albert", *_WINDOWED)),
     },
     "differential": {
-        "paper": Setting(refused_by=_NOT_MIXED),
+        "paper": Setting(refused_by=_WRITTEN_OUT),
         "own map kept, λ by head": Setting(
-            {"form": "kept", "lam": 0.3, "learn": "head", "norm": False}, refused_by=_NOT_MIXED
+            {"form": "kept", "lam": 0.3, "learn": "head", "norm": False}, refused_by=_WRITTEN_OUT
         ),
     },
     "featscale": {
@@ -139,8 +138,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "fixed": Setting({"dc": 0.2, "hc": 0.4, "learn": "no"}),
     },
     "gfsa": {
-        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=_NOT_MIXED),
-        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=_NOT_MIXED),
+        "paper": Setting({"w0": 0.1, "start": 0.3}, refused_by=_WRITTEN_OUT),
+        "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=_WRITTEN_OUT),
     },
     "laplacian": {"the first half": Setting()},
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
@@ -197,13 +196,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"variant": "official"}, refused_by=(*_NOT_POST_NORM, *_CAUSAL)),
     },
     "spa": {
-        "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, *_WITH_ENCODER), as_loaded={"init": "keep"}),
+        "uniform": Setting(refused_by=(*_NOT_CAUSAL, *_WRITTEN_OUT, *_WITH_ENCODER), as_loaded={"init": "keep"}),
         "exponential, weights kept, no way past": Setting(
             {"kind": "exponential", "init": "keep", "skip": "drop"},
-            refused_by=(*_NOT_CAUSAL, *_NOT_MIXED, *_WITH_ENCODER, *_PARALLEL),
+            refused_by=(*_NOT_CAUSAL, *_WRITTEN_OUT, *_WITH_ENCODER, *_PARALLEL),
         ),
     },
-    "talking_heads": {"with a bias": Setting(refused_by=(*_NOT_MIXED, "gemma2"))},
+    "talking_heads": {"with a bias": Setting(refused_by=(*_WRITTEN_OUT, "gemma2"))},
     "value_residual": {
         "halves": Setting(refused_by=_WINDOWED),
         "λ by value head": Setting({"learn": "head"}, refused_by=_WINDOWED),

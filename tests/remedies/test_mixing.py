@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 from transformers import GPT2Config, GPT2Model
 
+from tests.models.entry import Entry
+from tests.models.timm_entries import STAND_INS
 from tests.remedies.hosts import BY_NAME
+from tests.remedies.snapshot import Snapshot
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies import apply, undo
 from unsmooth.remedies.mixing import Mix, TorchMix, TransformersMix
+from unsmooth.remedies.opening import open_timm_attention
+from unsmooth.remedies.routing import why_not_mixable
 
 
 class RecordedError(Exception):
@@ -139,3 +145,55 @@ def test_attention_by_itself_is_as_it_was() -> None:
     assert attention.config.hidden_size == 32
     undo(model)
     assert attention.config is model.config
+
+
+@pytest.mark.parametrize("entry", STAND_INS, ids=lambda entry: entry.variant)
+def test_timm_attention_runs_as_it_did(entry: Entry) -> None:
+    """With a fused kernel and without: to the bit where an edit is neutral, and without a trace when it is gone."""
+    model: Any = entry.model()
+    attention, x, pixels = model.blocks[0].attn, torch.randn(1, 4, 16), entry.batch("none")["x"]
+    before, plain, alone = Snapshot.of(model), model(pixels), attention(x)
+    for options in ({}, {"start": 0.5}):
+        apply(model, "gfsa", **options)
+        assert torch.equal(model(pixels), plain) == (not options)
+        assert torch.equal(attention(x), alone)
+        maps: list[Tensor] = []
+        handle = attention.attn_drop.register_forward_hook(lambda module, args, output, maps=maps: maps.append(output))
+        model(pixels)
+        handle.remove()
+        assert len(maps) == (0 if attention.fused_attn else 2)  # those who take maps there still find them
+        before.check(undo(model))
+        assert torch.equal(model(pixels), plain)
+
+
+def test_timm_attention_with_another_forward_is_refused() -> None:
+    model: Any = STAND_INS[0].build()
+    attention = model.blocks[1].attn
+    attention.forward = lambda x: x
+    with pytest.raises(UnsmoothError, match=r"block 'blocks\.1': its Attention has attention written out"):
+        apply(model, "gfsa")
+    del attention.forward
+    attention.gate = nn.Identity()
+    assert why_not_mixable(attention) is not None
+    attention.gate = None
+    assert why_not_mixable(attention) is None
+
+    class Other(type(attention)):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    Other.__module__, Other.__qualname__ = type(attention).__module__, "Attention"
+    attention.__class__ = Other
+    assert why_not_mixable(attention) is not None
+
+
+def test_steps_of_timm_under_masks() -> None:
+    """Written out, with words or numbers for a mask or the future hidden, attention is torch's."""
+    attention = STAND_INS[1].build().get_submodule("blocks.0.attn")
+    query, key, value = torch.randn(3, 2, 4, 5, 4, dtype=torch.double)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    open_timm_attention(attention, None)
+    steps: Any = attention.in_steps
+    for mask, causal in ((None, False), (None, True), (seen, False), (torch.randn(2, 1, 5, 5).double(), False)):
+        wanted = F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=0.3)
+        torch.testing.assert_close(steps(query, key, value, mask, 0.0, causal, scale=0.3), wanted)

@@ -150,6 +150,14 @@ class Edit(nn.Module):
         """Whether a token would see later ones in a causal model, with these options."""
         return cls.causal == "none"
 
+    @classmethod
+    def keeps_to_map(cls) -> bool:
+        """Whether, where it does the mixing, no token gets anything of one that attention's own map hides from it.
+
+        So it is where the map's own mask hides the future; then it may do the mixing inside windows of an image too.
+        """
+        return cls.causal == "masked"
+
     def install(self, site: Site) -> None:
         """Change weights, where the remedy does; called once, after all checks have passed."""
 

@@ -108,7 +108,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
         if place == "on_values":
             _values(site).register_forward_hook(EditValues(edit, home.now, wiring))
         elif place == "on_mixing":
-            edit_mixing(block.get_submodule(wiring.attention), Mixing(edit, home.now))
+            edit_mixing(block.get_submodule(wiring.attention), Mixing(edit, home.now, wiring.windowed))
         elif place == "on_heads":
             _note_values(site, home)
             _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))

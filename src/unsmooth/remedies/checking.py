@@ -98,8 +98,12 @@ def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
 
 
 def check_windows(site: Site, edit: Edit) -> None:
-    """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up."""
-    inside = [place for place in edit.places() if place in ("on_values", "on_mixing", "on_heads")]
+    """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up.
+
+    What is made of attention's own map, which is a window's, stays inside the window.
+    """
+    places = ("on_values", "on_heads") if edit.keeps_to_map() else ("on_values", "on_mixing", "on_heads")
+    inside = [place for place in edit.places() if place in places]
     if site.wiring.windowed and inside and edit.causal != "unchanged":
         raise UnsmoothError(
             f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "

@@ -113,11 +113,13 @@ class EnterBlock(Hook):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: int, tokens: int, causal: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         # Inside a CUDA graph transformers hands on a mask even where nothing is masked.
-        mask = self._argument("attention_mask", args, kwargs) if self.host.pads else None
-        mask = self._argument("attn_mask", args, kwargs) if mask is None else mask  # timm's word for it
+        mask = whole = self._argument("attention_mask", args, kwargs) if self.host.pads else None
+        if mask is None:  # timm's word for it, in any shape that torch's attention takes
+            mask = self._argument("attn_mask", args, kwargs)
+            whole = None if mask is None else mask[(None,) * (4 - mask.ndim)]
         held = self.shared.held.get("mask")
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
-            held = self.shared.held["mask"] = (mask, read_mask(mask, batch, tokens, causal))
+            held = self.shared.held["mask"] = (mask, read_mask(whole, batch, tokens, causal))
         if mask is None and causal and batch == 1 and self._in_one_kernel():
             return None, packed_starts(kwargs, tokens)
         return held[1]

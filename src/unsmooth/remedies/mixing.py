@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,9 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.errors import expected
 from unsmooth.remedies.call import LOWEST_SEEN
+
+# Swin hides what a shifted window holds of elsewhere by -100, beside a learned bias of a few units.
+LOWEST_SEEN_IN_WINDOWS = -50.0
 
 
 class Mix:
@@ -21,10 +24,14 @@ class Mix:
         key: (batch, key/value heads, keys, head dim), earlier tokens in the cache first.
         value: The same of values.
         scale: What logits are multiplied by, whatever the width of the queries.
+        lowest_seen: A key is hidden where no more than this is added to its logits.
     """
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> None:
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, lowest_seen: float = LOWEST_SEEN
+    ) -> None:
         self.query, self.key, self.value, self.scale = query, key, value, scale
+        self.lowest_seen = lowest_seen
 
     def __call__(
         self,
@@ -55,7 +62,7 @@ class Mix:
         mask = self._mask()
         if mask is None or mask.dtype == torch.bool:
             return logits, mask
-        seen = mask > LOWEST_SEEN
+        seen = mask > self.lowest_seen
         return logits + mask.masked_fill(~seen, 0.0), seen
 
     @property
@@ -84,7 +91,7 @@ class Mix:
             return bias
         if mask.dtype == torch.bool:  # not -inf, of which a row that sees nothing makes NaN in some kernels
             return torch.where(mask, bias, torch.finfo(bias.dtype).min)
-        return torch.where(mask > LOWEST_SEEN, mask + bias, mask)
+        return torch.where(mask > self.lowest_seen, mask + bias, mask)
 
     def _causal_mask(self) -> Tensor:
         queries, keys = (torch.arange(x.shape[2], device=x.device) for x in (self.query, self.key))
@@ -102,7 +109,12 @@ def by_query_head(x_BKME: Tensor, heads: int) -> Tensor:
 
 
 class TorchMix(Mix):
-    """By torch's fused attention."""
+    """By torch's fused attention, or by another function that takes its arguments.
+
+    Args:
+        scale: What logits are multiplied by; None for torch's own.
+        attend: The function.
+    """
 
     def __init__(
         self,
@@ -112,9 +124,12 @@ class TorchMix(Mix):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
+        scale: float | None = None,
+        attend: Callable[..., Tensor] = F.scaled_dot_product_attention,
     ) -> None:
-        super().__init__(query, key, value, query.shape[-1] ** -0.5)
+        super().__init__(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale)
         self._given, self._dropout, self._is_causal = attn_mask, dropout_p, is_causal
+        self._given_scale, self._attend = scale, attend
 
     @property
     def dropout(self) -> float:
@@ -122,15 +137,15 @@ class TorchMix(Mix):
         return self._dropout
 
     def masking(self) -> tuple[Tensor | None, bool] | None:
-        """As the call says."""
-        return self._given, self._is_causal
+        """As the call says, where torch's fused attention runs."""
+        return (self._given, self._is_causal) if self._attend is F.scaled_dot_product_attention else None
 
     def _run(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         mask = self._given if bias is None else self._with(bias)
         # Torch's own scale where it is the same, which it rounds in its own way.
-        scale = None if query.shape[-1] == self.query.shape[-1] else self.scale
+        scale = self._given_scale if query.shape[-1] == self.query.shape[-1] else self.scale
         causal = self._is_causal and bias is None
-        return F.scaled_dot_product_attention(query, key, value, mask, self._dropout, causal, scale=scale)
+        return self._attend(query, key, value, mask, self._dropout, causal, scale=scale)
 
     def _mask(self) -> Tensor | None:
         return self._causal_mask() if self._is_causal else self._given
@@ -145,6 +160,7 @@ class TransformersMix(Mix):
         fused: Whether it is one that hides the future by itself where it is given no mask.
         mask: What it is given to hide keys.
         told: All else that it is told.
+        lowest_seen: As in `Mix`.
     """
 
     def __init__(
@@ -155,9 +171,10 @@ class TransformersMix(Mix):
         tensors: tuple[Tensor, Tensor, Tensor],
         mask: Any,
         told: Mapping[str, Any],
+        lowest_seen: float = LOWEST_SEEN,
     ) -> None:
         scale = told.get("scaling")
-        super().__init__(*tensors, tensors[0].shape[-1] ** -0.5 if scale is None else float(scale))
+        super().__init__(*tensors, tensors[0].shape[-1] ** -0.5 if scale is None else float(scale), lowest_seen)
         self.module, self.function, self._fused, self._given, self.told = module, function, fused, mask, told
         # The map of the first run, where the function gives one.
         self.weights: Tensor | None = None

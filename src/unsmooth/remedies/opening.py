@@ -1,13 +1,32 @@
-"""Making a block's inside reachable: torch's attention layer runs as one call, and feed-forwards may run in chunks."""
+"""Making a block's inside reachable: torch's attention layer runs as one call, and feed-forwards may run in chunks.
+
+timm's attention layer has modules for all but the mixing itself, so it is opened for an edit of that only.
+"""
 
 from __future__ import annotations
+
+import inspect
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.errors import expected
+from unsmooth.remedies.extending import extend, shrink
 from unsmooth.remedies.site import Site
+
+# Where timm has its attention layer, now and in older versions.
+_TIMM = ("timm.layers.attention", "timm.models.vision_transformer")
+# All that its forward reads and calls. One with another word in it may do anything else.
+_TIMM_WORDS = frozenset(
+    (
+        *("qkv", "q_norm", "k_norm", "attn_drop", "p", "training", "norm", "gate", "proj", "proj_drop"),
+        *("num_heads", "head_dim", "attn_dim", "scale", "fused_attn", "F", "scaled_dot_product_attention"),
+        *("shape", "reshape", "permute", "unbind", "transpose", "softmax", "sigmoid"),
+        *("resolve_self_attn_mask", "maybe_add_mask"),
+    )
+)
 
 
 class OpenAttention(nn.MultiheadAttention):
@@ -102,3 +121,75 @@ def close_up(site: Site, stack: nn.Module, before: dict[str, object]) -> None:
     for name, of in (("chunk_size_feed_forward", site.block), ("use_nested_tensor", stack)):
         if name in before:
             setattr(of, name, before[name])
+
+
+def is_timm_attention(attention: nn.Module) -> bool:
+    """Whether it is timm's Attention and runs as that does, so that `open_timm_attention` is for it.
+
+    Many have put a forward of their own into its place, in the class or in one module.
+    """
+    kind = type(attention)
+    home, forward = kind.__module__, inspect.unwrap(kind.forward)
+    if home not in _TIMM or kind.__qualname__ != "Attention" or "forward" in vars(attention):
+        return False
+    if (forward.__module__, forward.__qualname__) != (home, "Attention.forward"):
+        return False
+    return set(forward.__code__.co_names) <= _TIMM_WORDS and getattr(attention, "gate", None) is None
+
+
+def open_timm_attention(attention: nn.Module, mix: Any) -> None:
+    """Have timm's Attention call `mix` with the arguments of torch's fused attention, and the function it would run."""
+    extend(attention, _opened_timm, "mix")
+    attention.mix = mix
+
+
+def close_timm_attention(attention: nn.Module) -> None:
+    """Undo `open_timm_attention`."""
+    del attention.mix
+    shrink(attention)
+
+
+def is_open_timm_attention(attention: nn.Module) -> bool:
+    """Whether `open_timm_attention` has been here."""
+    return vars(type(attention)).get("forward") is _timm_forward
+
+
+def _opened_timm(text: str) -> dict[str, Any]:
+    return {"forward": _timm_forward, "in_steps": _timm_in_steps}
+
+
+def _timm_forward(self: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """As timm's: the same operations in the same order, so its results are the same to the bit."""
+    made_3BHNE = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+    query, key, value = made_3BHNE.unbind(0)
+    query, key = self.q_norm(query), self.k_norm(key)
+    # The scale is torch's own where torch's attention runs, and the module's where it does not.
+    how: dict[str, Any] = {} if self.fused_attn else {"scale": self.scale, "attend": self.in_steps}
+    dropout = self.attn_drop.p if self.training else 0.0
+    mixed_BHNE = self.mix(query, key, value, attn_mask, dropout, is_causal, **how)
+    heads_BNM = mixed_BHNE.transpose(1, 2).flatten(2)
+    if "norm" in self._modules:  # older versions have none
+        heads_BNM = self.norm(heads_BNM)
+    out: Tensor = self.proj_drop(self.proj(heads_BNM))
+    return out
+
+
+def _timm_in_steps(
+    self: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """Attention as timm runs it with `fused_attn` off; its own module drops, so that who hooks it sees the map."""
+    logits = (query * scale) @ key.mT
+    if is_causal:  # then timm reads no mask
+        attn_mask = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        says_who = attn_mask.dtype == torch.bool
+        logits = logits.masked_fill(~attn_mask, float("-inf")) if says_who else logits + attn_mask
+    mixed: Tensor = self.attn_drop(logits.softmax(dim=-1)) @ value
+    return mixed

@@ -1,8 +1,9 @@
 """Where hosts run their attention: an edit is put in its place, and taken out again.
 
-Our networks and torch's attention layer, once opened, run what stands at their attribute `mix`, which takes the
-arguments of torch's fused attention. Models of transformers look their attention function up under the name that the
-configuration gives it: their attention module is given a view of that configuration with a name that leads here.
+Our networks and the attention layers of torch and timm, once opened, run what stands at their attribute `mix`, which
+takes the arguments of torch's fused attention. Models of transformers look their attention function up under the name
+that the configuration gives it: their attention module is given a view of that configuration with a name that leads
+here.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.call import Call, Volatile
-from unsmooth.remedies.mixing import TorchMix, TransformersMix
+from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile
+from unsmooth.remedies.mixing import LOWEST_SEEN_IN_WINDOWS, TorchMix, TransformersMix
+from unsmooth.remedies.opening import (
+    close_timm_attention,
+    is_open_timm_attention,
+    is_timm_attention,
+    open_timm_attention,
+)
 
 # What the names under which transformers looks for attention functions begin with, where an edit stands before them.
 _PREFIX = "unsmooth|"
@@ -27,11 +34,13 @@ class Mixing:
     Args:
         edit: An edit with `on_mixing`.
         now: Where the call of the block is.
+        windowed: Whether attention works inside windows of an image.
     """
 
-    def __init__(self, edit: Edit, now: Volatile) -> None:
+    def __init__(self, edit: Edit, now: Volatile, windowed: bool = False) -> None:
         self.edit = edit
         self.now = now
+        self.lowest_seen = LOWEST_SEEN_IN_WINDOWS if windowed else LOWEST_SEEN
 
     def call(self) -> Call | None:
         """The call under way; None where attention is called by itself, outside its block."""
@@ -79,14 +88,15 @@ def _routed(
     if call is None:
         found: tuple[Tensor, Tensor | None] = function(module, query, key, value, attention_mask, **told)
         return found
-    mix = TransformersMix(module, function, name != "eager", (query, key, value), attention_mask, told)
+    lowest, tensors = config.mixing.lowest_seen, (query, key, value)
+    mix = TransformersMix(module, function, name != "eager", tensors, attention_mask, told, lowest)
     mixed_BHNE: Tensor = config.mixing.edit.on_mixing(mix, call)
     return mixed_BHNE.transpose(1, 2).contiguous(), mix.weights
 
 
 def why_not_mixable(attention: nn.Module) -> str | None:
     """Why an edit cannot do an attention module's mixing, or None where it can."""
-    if isinstance(attention, nn.MultiheadAttention) or hasattr(type(attention), "mix"):
+    if _has_mix(attention) or is_timm_attention(attention):
         return None
     # GPT-2 has a second way, around the function, with reorder_and_upcast_attn=True.
     if _looks_up(attention) and not getattr(attention, "reorder_and_upcast_attn", False):
@@ -96,8 +106,11 @@ def why_not_mixable(attention: nn.Module) -> str | None:
 
 def edit_mixing(attention: Any, mixing: Mixing) -> None:
     """Have `mixing` called where `attention` runs its own."""
-    if isinstance(attention, nn.MultiheadAttention) or hasattr(type(attention), "mix"):
+    if _has_mix(attention):
         attention.mix = mixing
+        return
+    if is_timm_attention(attention):
+        open_timm_attention(attention, mixing)
         return
     interface = sys.modules["transformers.modeling_utils"].AttentionInterface
     for name in (*interface().valid_keys(), "eager"):
@@ -113,7 +126,14 @@ def restore_mixing(attention: Any, edit: Edit) -> None:
         attention.config = config.plain
     mixing = vars(attention).get("mix")
     if isinstance(mixing, Mixing) and mixing.edit is edit:
-        del attention.mix
+        if is_open_timm_attention(attention):
+            close_timm_attention(attention)
+        else:
+            del attention.mix
+
+
+def _has_mix(attention: nn.Module) -> bool:
+    return isinstance(attention, nn.MultiheadAttention) or hasattr(type(attention), "mix")
 
 
 def _forward(attention: nn.Module) -> Any:
