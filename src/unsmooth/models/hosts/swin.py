@@ -5,7 +5,7 @@ stage says which of them share a shape.
 
 Values and heads lie in windows, shifted in every other block and filled up at the edges; branches, norms and the stream
 are of the whole image. So a remedy that takes a mean over tokens takes it over the whole image, where it acts on the
-latter, and is refused where it would act on the former.
+latter, and is refused where it would act on the former. What only changes attention's own map stays inside a window.
 """
 
 from collections.abc import Mapping
