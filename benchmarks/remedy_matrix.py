@@ -85,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Notes:
     """Outcomes by what they are of, a line each, in a file that outlives a run that is stopped.
 
+    Those of another commit are not taken: what they say may no longer be so.
+
     Args:
         path: The file.
     """
@@ -93,8 +95,10 @@ class Notes:
         self.path = path
         self.found: dict[str, dict[str, Outcome]] = {}
         self.seconds = 0.0
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            self._take(json.loads(line))
+        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            line = json.loads(text)
+            if line.get("at") == _at():
+                self._take(line)
 
     def _take(self, line: Mapping[str, Any]) -> None:
         self.found[line["of"]] = {words: Outcome(*outcome) for words, outcome in line["outcomes"].items()}
@@ -109,7 +113,7 @@ class Notes:
             for task, outcomes in zip(missing, pool.map(run, missing, chunksize=4), strict=True):
                 plain = {words: [outcome.status, outcome.reason] for words, outcome in outcomes.items()}
                 seconds = before + time.perf_counter() - start
-                line = {"of": self._of(task, run), "outcomes": plain, "seconds": seconds}
+                line = {"of": self._of(task, run), "outcomes": plain, "seconds": seconds, "at": _at()}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 file.flush()
                 self._take(line)

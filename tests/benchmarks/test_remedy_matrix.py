@@ -116,3 +116,16 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     found = Notes(tmp_path / "notes").all_of(tasks, run, OneByOne())
     assert ran == ["a", "b", "b", "c"]
     assert [one["undo"].reason for one in found] == ["in a", "in b", "in c"]
+
+
+def test_notes_of_another_commit_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, ran = [Case("deescalate", "a", HOSTS[0])], []
+
+    def run(case: Case) -> dict[str, Outcome]:
+        ran.append(case.variant)
+        return {"undo": Outcome("pass", "")}
+
+    for at in ("abc1234", "abc1234", "def5678"):
+        monkeypatch.setattr("benchmarks.remedy_matrix._at", lambda at=at: at)
+        Notes(tmp_path / "notes").all_of(tasks, run, OneByOne())
+    assert ran == ["a", "a"]
