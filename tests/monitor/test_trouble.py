@@ -39,6 +39,12 @@ def test_settings_that_do_not_fit(options, message, lines):
         pass
 
 
+def test_a_site_that_is_none_takes_no_other_along(lines):
+    with Monitor(make(), sites=["mpl", "mlp"], sinks=(), probe=torch.randn(2, TOKENS, DIM)) as monitor:
+        assert monitor.last.sites == ("mlp",)
+    assert [line.partition(". ")[0] for line in lines()] == ["unsmooth: The monitor does without the site 'mpl'"]
+
+
 def test_a_model_without_blocks(lines):
     model = nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU())
     with Monitor(model, sinks=()) as monitor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models import find_stacks
 from unsmooth.models.watch import is_compiled
 from unsmooth.monitor.describing import describe
 from unsmooth.monitor.live import LivePass
@@ -18,7 +19,7 @@ from unsmooth.monitor.outlets import Outlets
 from unsmooth.monitor.probe import Probe, plain
 from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences
+from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences, fit
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
@@ -122,7 +123,9 @@ class Monitor:
             self._set_up()
         except Exception as error:
             self._look = None
-            self._refuse(error)
+            if self._strict:
+                raise
+            self._teller.say(f"The monitor watches nothing, the training goes on. {one_line(error)}")
             return
         self._outlets.begin(self._card())
         if self._look is not None and self._look.at_once:
@@ -132,8 +135,9 @@ class Monitor:
     def _set_up(self) -> None:
         if not isinstance(self.model, nn.Module):
             raise expected("a model to watch", type(self.model).__name__, "unsmooth.Monitor(model)")
-        asked = self.settings
-        self._probe = Probe(plain(self.model), asked.metrics, asked.sites, self._tokens, self._blocks)
+        model = plain(self.model)
+        asked = self.settings = fit(self.settings, find_stacks(model, self._blocks), self._refuse)
+        self._probe = Probe(model, asked.metrics, asked.sites, self._tokens, self._blocks)
         if self._given is None and any(map(is_compiled, self.model.modules())):
             self._look_at_first_batch("The model is compiled")
         elif self._given is None:
@@ -242,10 +246,10 @@ class Monitor:
             except Exception as error:
                 self._teller.say(f"What was to be called for {rule.text!r} failed. {one_line(error)}")
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception, without: str) -> None:
         if self._strict:
             raise error
-        self._teller.say(f"The monitor does without. {one_line(error)}")
+        self._teller.say(f"The monitor does without {without}. {one_line(error)}")
 
     @property
     def steps(self) -> int:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, parse_metric
+from unsmooth.models import Anatomy
 from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
-from unsmooth.scanning.plan import check_metrics, check_sites
+from unsmooth.scanning.plan import check_metrics, check_sites, sites_of
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
 DEFAULT_METRICS = ("mean_cosine", "token_diversity")
 
+DEFAULT_SITE = "residual"
+
 T = TypeVar("T")
 U = TypeVar("U")
+Refuse = Callable[[Exception, str], None]
+"""Called with what is wrong, and with what is done without therefore, such as "the metric 'men_cosine'"."""
 GivenRule = str | tuple[str, Action] | Rule
 
 
@@ -35,24 +40,35 @@ def check(
     sites: Sequence[str],
     rules: Sequence[GivenRule],
     sinks: Sequence[str | Sink],
-    refuse: Callable[[Exception], None],
+    refuse: Refuse,
 ) -> Settings:
     """Settings as given, without what `refuse` was called for.
 
-    A metric or site that only a rule names is measured too.
+    A metric that only a rule names is measured too.
     """
     rules = (rules,) if isinstance(rules, str | Rule) else rules
     sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
     names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
-    known = _each(names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
-    found = _each(rules, Rule.of, refuse)
-    also = _each([rule.condition.metric for rule in found], _metric, refuse)
+    known = _each("metric", names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
+    found = _each("rule", rules, _rule, refuse)
+    also = [_metric(rule.condition.metric) for rule in found]
     return Settings(
         metrics=list({metric.name: metric for metric in [*known, *also]}.values()),
-        sites=check_sites((*check_sites(sites), *(rule.condition.site for rule in found))),
+        sites=check_sites(sites),
         rules=found,
-        sinks=_each(sinks, _sink, refuse),
+        sinks=_each("sink", sinks, _sink, refuse),
     )
+
+
+def fit(settings: Settings, stacks: Sequence[Anatomy], refuse: Refuse) -> Settings:
+    """Settings for a model: without sites that it does not have, and rules about such; `refuse` is called for each.
+
+    A site that only a rule names is measured too.
+    """
+    known = _each("site", settings.sites, lambda site: sites_of(stacks, (site,)), refuse) or [(DEFAULT_SITE,)]
+    rules = _each("rule", settings.rules, lambda rule: _about(rule, stacks), refuse)
+    sites = dict.fromkeys(site for sites in known for site in sites)
+    return replace(settings, sites=(*sites | dict.fromkeys(rule.condition.site for rule in rules),), rules=rules)
 
 
 def check_every(every: int) -> int:
@@ -77,15 +93,35 @@ def _metric(name: str) -> BoundMetric:
     return found
 
 
+def _rule(given: GivenRule) -> Rule:
+    found = Rule.of(given)
+    _metric(found.condition.metric)
+    return found
+
+
+def _about(rule: Rule, stacks: Sequence[Anatomy]) -> Rule:
+    """The rule, if the model has its site."""
+    if not any(rule.condition.site in stack.sites for stack in stacks):
+        stacks[0].check_sites((rule.condition.site,))
+    return rule
+
+
 def _sink(given: str | Sink) -> Sink:
     return given if isinstance(given, Sink) else SINKS[given]()
 
 
-def _each(given: Sequence[T], make: Callable[[T], U], refuse: Callable[[Exception], None]) -> list[U]:
+def _each(kind: str, given: Sequence[T], make: Callable[[T], U], refuse: Refuse) -> list[U]:
     made = []
     for one in given:
         try:
             made.append(make(one))
         except UnsmoothError as error:
-            refuse(error)
+            refuse(error, f"the {kind} {_called(one)!r}")
     return made
+
+
+def _called(given: object) -> object:
+    """What somebody called something that was not understood: a rule by its text alone."""
+    if isinstance(given, Rule):
+        return given.text
+    return given[0] if isinstance(given, tuple) and given else given
