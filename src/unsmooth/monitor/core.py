@@ -17,9 +17,10 @@ from unsmooth.monitor.live import LivePass
 from unsmooth.monitor.looking import FixedBatch, Look, Offer
 from unsmooth.monitor.outlets import Outlets
 from unsmooth.monitor.probe import Probe, plain
+from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences, fit
+from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences, fit, without
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
@@ -188,23 +189,9 @@ class Monitor:
 
     def _take(self) -> Reading | None:
         """Look, write, and see to the rules."""
-        assert self._look is not None
-        assert self._probe is not None
-        start, problem = time.perf_counter(), ""
-        collectors: list[Collector] = []
-        try:
-            collectors = self._look.read()
-            for collector in collectors:
-                collector.settle()  # here the device is waited for, and nowhere before
-        except Exception as error:
-            problem = one_line(error)
-        try:
-            if problem := added_up(problem, collectors):
-                raise UnsmoothError(problem)
-            reading = reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
-        except Exception as error:
-            self._fail(str(error) if isinstance(error, UnsmoothError) else one_line(error))
-            return None
+        reading = self._found()
+        if isinstance(reading, Problem):
+            return self._take() if self._fail(reading) else None
         self.last, self._failures = reading, 0
         self._outlets.write(reading)
         if not reading.healthy:
@@ -213,17 +200,54 @@ class Monitor:
             self._check(rule, reading)
         return reading
 
-    def _fail(self, problem: str) -> None:
+    def _found(self) -> Reading | Problem:
+        """What a look shows, or why it failed, in all processes alike."""
+        assert self._look is not None
+        assert self._probe is not None
+        start, problem = time.perf_counter(), None
+        collectors: list[Collector] = []
+        try:
+            collectors = self._look.read()
+            for collector in collectors:
+                collector.settle()  # here the device is waited for, and nowhere before
+        except Exception as error:
+            problem = Problem.of(error)
+        try:
+            if problem := added_up(problem, collectors):
+                return problem
+            return reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
+        except Exception as error:
+            return Problem.of(error)
+
+    def _fail(self, problem: Problem) -> bool:
+        """Tell, and find a way to go on; whether there is one by which the model can be looked at again at once."""
         self._failures += 1
+        if (problem.lasting or self._failures >= _PATIENCE) and self._leaves_out(problem):
+            self._failures = 0
+            return not isinstance(self._look, LivePass)
         if isinstance(self._look, LivePass) and self._failures == 1:
             self._look.close()
-            self._look_at_first_batch(f"Training passes cannot be read ({problem})")
-            return
-        self._teller.say(f"The monitor could not read the model, the training goes on. {problem}", key=problem)
+            self._look_at_first_batch(f"Training passes cannot be read ({problem.text})")
+            return False
+        what = "The monitor could not read the model, the training goes on."
+        self._teller.say(f"{what} {problem.text}", key=problem.text)
         if self._failures >= _PATIENCE and self._look is not None:
             self._teller.say(f"The monitor failed {_PATIENCE} times in a row and looks no more.")
             self._look.close()
             self._look = None
+        return False
+
+    def _leaves_out(self, problem: Problem) -> bool:
+        """Measure without what alone is to blame, if something is, and if that leaves anything to measure."""
+        assert self._probe is not None
+        left = without(self.settings, problem) if problem.culprit else None
+        if left is None:
+            return False
+        rules = [f"the rule {one.text!r}" for one in self.settings.rules if one not in left.rules]
+        self._teller.say(f"The monitor does without {' and '.join([problem.culprit, *rules])}. {problem.text}")
+        self.settings = left
+        self._probe.measure(left.metrics, left.sites)
+        return True
 
     def _check(self, rule: Rule, reading: Reading) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, parse_metric
 from unsmooth.models import Anatomy
+from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
 from unsmooth.scanning.plan import check_metrics, check_sites, sites_of
@@ -69,6 +70,22 @@ def fit(settings: Settings, stacks: Sequence[Anatomy], refuse: Refuse) -> Settin
     rules = _each("rule", settings.rules, lambda rule: _about(rule, stacks), refuse)
     sites = dict.fromkeys(site for sites in known for site in sites)
     return replace(settings, sites=(*sites | dict.fromkeys(rule.condition.site for rule in rules),), rules=rules)
+
+
+def without(settings: Settings, problem: Problem) -> Settings | None:
+    """Settings without the site or metric that is to blame, and the rules about it; None where nothing would be left.
+
+    The usual is measured where nothing else was asked for.
+    """
+    site, metric = problem.site, problem.metric
+    usual = parse_metric(DEFAULT_METRICS[0])
+    left = replace(
+        settings,
+        metrics=[one for one in settings.metrics if one.name != metric] or [usual],
+        sites=tuple(one for one in settings.sites if one != site) or (DEFAULT_SITE,),
+        rules=[one for one in settings.rules if one.condition.site != site and one.condition.metric != metric],
+    )
+    return None if site in left.sites or metric in {one.name for one in left.metrics} else left
 
 
 def check_every(every: int) -> int:
