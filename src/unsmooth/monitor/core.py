@@ -24,6 +24,7 @@ from unsmooth.monitor.settings import GivenRule, check, check_every, check_seque
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
+from unsmooth.presets import Preset
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.plan import check_tokens
 
@@ -55,6 +56,8 @@ class Monitor:
             that the model is called with in training. None reads the training passes themselves, dropout and all.
         sites: Where in each block, as in `unsmooth.scan`.
         tokens: "content" leaves special tokens out, "all" does not.
+        preset: A published definition by name, such as "vita"; it fixes metrics, sites and tokens, as in
+            `unsmooth.scan`. Where it does not fit the model, the usual metrics are measured.
         sequences: How many sequences of the first batch to look at; None for a quarter of it, 2 to 8.
         sinks: Names of `unsmooth.monitor.SINKS` ("jsonl", "tensorboard", "wandb"), or sinks.
         out: Folder to write to; by default a new one in runs/.
@@ -84,6 +87,7 @@ class Monitor:
         probe: Any = "first",
         sites: Sequence[str] = ("residual",),
         tokens: str = "content",
+        preset: str | Preset | None = None,
         sequences: int | None = None,
         sinks: Sequence[str | Sink] = ("jsonl",),
         out: str | Path | None = None,
@@ -92,11 +96,11 @@ class Monitor:
         strict: bool = False,
     ) -> None:
         self.model, self.every = model, check_every(every)
-        self._tokens, self._blocks, self._name = check_tokens(tokens), blocks, name
+        self._blocks, self._name = blocks, name
         self._sequences = check_sequences(sequences)
         self._strict, self._teller = strict, Teller()
         self._given = probe
-        self.settings = check(metrics, sites, rules, sinks, self._refuse)
+        self.settings = check(metrics, sites, check_tokens(tokens), preset, rules, sinks, self._refuse)
         self.folder = Path(out) if out is not None else Path("runs") / time.strftime("monitor-%Y%m%d-%H%M%S")
         self._outlets = Outlets(self.settings.sinks, self._teller)
         self.last: Reading | None = None
@@ -138,7 +142,7 @@ class Monitor:
             raise expected("a model to watch", type(self.model).__name__, "unsmooth.Monitor(model)")
         model = plain(self.model)
         asked = self.settings = fit(self.settings, find_stacks(model, self._blocks), self._refuse)
-        self._probe = Probe(model, asked.metrics, asked.sites, self._tokens, self._blocks)
+        self._probe = Probe(model, asked.metrics, asked.sites, asked.tokens, self._blocks)
         if self._given is None and any(map(is_compiled, self.model.modules())):
             self._look_at_first_batch("The model is compiled")
         elif self._given is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,7 +12,10 @@ from unsmooth.models import Anatomy
 from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
+from unsmooth.presets import Preset
+from unsmooth.scanning.calling import TokenChoice
 from unsmooth.scanning.plan import check_metrics, check_sites, sites_of
+from unsmooth.scanning.published import check_alone, check_fits, find_preset
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
 DEFAULT_METRICS = ("mean_cosine", "token_diversity")
@@ -34,11 +37,15 @@ class Settings:
     sites: tuple[str, ...]
     rules: list[Rule]
     sinks: list[Sink]
+    tokens: TokenChoice = "content"
+    preset: Preset | None = None
 
 
 def check(
     metrics: Sequence[str] | None,
     sites: Sequence[str],
+    tokens: TokenChoice,
+    preset: str | Preset | None,
     rules: Sequence[GivenRule],
     sinks: Sequence[str | Sink],
     refuse: Refuse,
@@ -49,23 +56,37 @@ def check(
     """
     rules = (rules,) if isinstance(rules, str | Rule) else rules
     sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
+    alone = {"metrics": metrics is None, "sites": sites == (DEFAULT_SITE,), "tokens": tokens == "content"}
+    presets = [] if preset is None else _each("preset", [preset], lambda one: _preset(one, alone), refuse)
     names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
+    for chosen in presets:
+        names, sites, tokens = chosen.metrics, chosen.sites, chosen.tokens
     known = _each("metric", names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
     found = _each("rule", rules, _rule, refuse)
-    also = [_metric(rule.condition.metric) for rule in found]
     return Settings(
-        metrics=list({metric.name: metric for metric in [*known, *also]}.values()),
+        metrics=_with_rules(known, found),
         sites=check_sites(sites),
         rules=found,
         sinks=_each("sink", sinks, _sink, refuse),
+        tokens=tokens,
+        preset=next(iter(presets), None),
     )
+
+
+def _with_rules(metrics: Sequence[BoundMetric], rules: Sequence[Rule]) -> list[BoundMetric]:
+    also = [_metric(rule.condition.metric) for rule in rules]
+    return list({metric.name: metric for metric in [*metrics, *also]}.values())
 
 
 def fit(settings: Settings, stacks: Sequence[Anatomy], refuse: Refuse) -> Settings:
     """Settings for a model: without sites that it does not have, and rules about such; `refuse` is called for each.
 
-    A site that only a rule names is measured too.
+    A site that only a rule names is measured too, and in place of a preset that does not fit the usual.
     """
+    presets = [] if settings.preset is None else [settings.preset]
+    if presets and not _each("preset", presets, lambda one: _fitting(one, stacks), refuse):
+        usual = _with_rules([parse_metric(name) for name in DEFAULT_METRICS], settings.rules)
+        settings = replace(settings, metrics=usual, sites=(DEFAULT_SITE,), tokens="content", preset=None)
     known = _each("site", settings.sites, lambda site: sites_of(stacks, (site,)), refuse) or [(DEFAULT_SITE,)]
     rules = _each("rule", settings.rules, lambda rule: _about(rule, stacks), refuse)
     sites = dict.fromkeys(site for sites in known for site in sites)
@@ -110,6 +131,24 @@ def _metric(name: str) -> BoundMetric:
     return found
 
 
+def _preset(given: str | Preset, alone: Mapping[str, bool]) -> Preset:
+    found = find_preset(given)
+    check_alone(found, **alone)
+    if found.minus is not None:
+        got = f"preset {found.name!r}, the difference of two"
+        raise expected("one metric of the tokens of each sequence for a monitor", got, "unsmooth.scan now and then")
+    for name in found.metrics:
+        _metric(name)
+    return found
+
+
+def _fitting(preset: Preset, stacks: Sequence[Anatomy]) -> Preset:
+    """The preset, if it means something for this model."""
+    check_fits(preset, stacks)
+    sites_of(stacks, preset.sites)
+    return preset
+
+
 def _rule(given: GivenRule) -> Rule:
     found = Rule.of(given)
     _metric(found.condition.metric)
@@ -139,6 +178,6 @@ def _each(kind: str, given: Sequence[T], make: Callable[[T], U], refuse: Refuse)
 
 def _called(given: object) -> object:
     """What somebody called something that was not understood: a rule by its text alone."""
-    if isinstance(given, Rule):
-        return given.text
+    if isinstance(given, Rule | Preset):
+        return given.text if isinstance(given, Rule) else given.name
     return given[0] if isinstance(given, tuple) and given else given
