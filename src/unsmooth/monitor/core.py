@@ -296,6 +296,15 @@ class Monitor:
             self._open = False
             self._outlets.close(state)
 
+    if not TYPE_CHECKING:  # for whom every name would be one then
+
+        def __getattr__(self, name: str) -> Any:
+            """Help one who handed the monitor itself to a trainer, which then asks it for what callbacks have."""
+            if name == "setup" or name.startswith("on_"):
+                hint = "callbacks=[monitor.for_trainer()], or monitor.for_lightning()"
+                raise AttributeError(str(expected("a callback", f"a Monitor, which has no {name!r}", hint)))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def for_trainer(self) -> TrainerMonitor:
         """For ``transformers.Trainer(callbacks=[…])``."""
         from unsmooth.monitor.trainer import TrainerMonitor

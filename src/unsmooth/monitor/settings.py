@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, parse_metric
@@ -54,18 +54,19 @@ def check(
 
     A metric that only a rule names is measured too.
     """
-    rules = (rules,) if isinstance(rules, str | Rule) else rules
-    sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
+    rules = _listed("rules", (rules,) if isinstance(rules, str | Rule) else rules, refuse)
+    sinks = _listed("sinks", (sinks,) if isinstance(sinks, str | Sink) else sinks, refuse)
     alone = {"metrics": metrics is None, "sites": sites == (DEFAULT_SITE,), "tokens": tokens == "content"}
     presets = [] if preset is None else _each("preset", [preset], lambda one: _preset(one, alone), refuse)
-    names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
+    names: Sequence[str] = DEFAULT_METRICS if metrics is None else _listed("metrics", metrics, refuse)
     for chosen in presets:
         names, sites, tokens = chosen.metrics, chosen.sites, chosen.tokens
     known = _each("metric", names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
     found = _each("rule", rules, _rule, refuse)
     return Settings(
         metrics=_with_rules(known, found),
-        sites=check_sites(sites),
+        sites=next(iter(_each("sites", [sites], check_sites, refuse)), (DEFAULT_SITE,)),
         rules=found,
         sinks=_each("sink", sinks, _sink, refuse),
         tokens=tokens,
@@ -123,6 +124,14 @@ def check_sequences(sequences: int | None) -> int | None:
     return sequences
 
 
+def _listed(what: str, given: Any, refuse: Refuse) -> list[Any]:
+    """What was given; nothing where that is no list."""
+    if isinstance(given, Iterable):
+        return list(given)
+    refuse(expected(f"{what} in a list", repr(given), f"{what}=[…]"), f"the {what} {given!r}")
+    return []
+
+
 def _metric(name: str) -> BoundMetric:
     found = check_metrics([name])[0]
     if found.metric.reads not in ("tokens", "pair", "grid"):
@@ -163,6 +172,8 @@ def _about(rule: Rule, stacks: Sequence[Anatomy]) -> Rule:
 
 
 def _sink(given: str | Sink) -> Sink:
+    if not isinstance(given, str | Sink):
+        raise expected("a sink, or the name of one", repr(given), 'sinks=["jsonl"]')
     return given if isinstance(given, Sink) else SINKS[given]()
 
 
