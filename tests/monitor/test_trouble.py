@@ -46,6 +46,7 @@ def test_settings_that_do_not_fit(options, message, lines):
         ({"metrics": 3}, "the metrics 3. Expected metrics in a list but got 3."),
         ({"metrics": [3]}, "the metric 3. Expected metrics by name but got [3]."),
         ({"sites": 3}, "the sites 3. Expected sites by name but got 3."),
+        ({"sites": ("mlp", 3)}, "the sites ('mlp', 3). Expected sites by name but got ('mlp', 3)."),
         ({"sites": [3]}, "the sites [3]. Expected sites by name but got [3]."),
         ({"sites": ()}, "the sites (). Expected at least one site but got none."),
         ({"sinks": 3}, "the sinks 3. Expected sinks in a list but got 3."),

@@ -183,12 +183,12 @@ def _each(kind: str, given: Sequence[T], make: Callable[[T], U], refuse: Refuse)
         try:
             made.append(make(one))
         except UnsmoothError as error:
-            refuse(error, f"the {kind} {_called(one)!r}")
+            refuse(error, f"the {kind} {_called(kind, one)!r}")
     return made
 
 
-def _called(given: object) -> object:
+def _called(kind: str, given: object) -> object:
     """What somebody called something that was not understood: a rule by its text alone."""
     if isinstance(given, Rule | Preset):
         return given.text if isinstance(given, Rule) else given.name
-    return given[0] if isinstance(given, tuple) and given else given
+    return given[0] if kind == "rule" and isinstance(given, tuple) and given else given
