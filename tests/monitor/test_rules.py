@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tests.monitor.training import DIM, TOKENS, make
+from tests.monitor.training import DIM, TOKENS, make, train
 from unsmooth import Monitor, UnsmoothError
 from unsmooth.monitor import Reading, Rule
 from unsmooth.scanning.result import Row
@@ -60,8 +60,34 @@ def test_a_rule_that_is_none_is_told_of_and_left_out(given, message, caplog):
         Monitor(make(), rules=[given, "mean_cosine > -2"], sinks=(), probe=torch.randn(2, TOKENS, DIM)) as monitor,
     ):
         assert len(monitor.alarms) == 1
-    assert len([one for one in caplog.records if "does without" in one.message]) == 1
+    assert len([one for one in caplog.records if "does without the rule" in one.message]) == 1
     assert all("\n" not in one.message for one in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("mean_cosine@last:mpl > 0.9", "Did you mean 'mlp'?"),
+        ("mean_cosine@last:cross > 0.9", "a site that torch_encoder blocks have"),
+        ("mean_cosine@last:all > 0.9", "a known site"),
+        ("mean_cosin@last > 0.9", "Did you mean 'mean_cosine'? Known: attention_entropy,"),
+        ("attention_entropy@last > 0.9", "which reads attention maps"),
+    ],
+)
+@pytest.mark.parametrize("probe", ["first", None], ids=["probe", "training passes"])
+def test_one_rule_that_cannot_be_takes_no_other_along(rule, message, probe, caplog):
+    model = make()
+    rules = ["mean_cosine@last > -2", (rule, "stop")]
+    with caplog.at_level(logging.WARNING), Monitor(model, every=1, rules=rules, sinks=(), probe=probe) as monitor:
+        train(model, monitor, steps=2)
+    assert [alarm.rule for alarm in monitor.alarms] == ["mean_cosine@last > -2"]
+    assert monitor.last.sites == ("residual",)
+    [line] = [one.message for one in caplog.records if "does without" in one.message]
+    assert line.startswith(f"unsmooth: The monitor does without the rule {rule!r}. Expected ")
+    assert message in line
+    assert "…" not in line
+    with pytest.raises(UnsmoothError), Monitor(make(), rules=rules, strict=True, sinks=()):
+        pass
 
 
 def test_a_scan_has_no_steps():

@@ -39,6 +39,48 @@ def test_settings_that_do_not_fit(options, message, lines):
         pass
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"rules": 3}, "the rules 3. Expected rules in a list but got 3."),
+        ({"metrics": 3}, "the metrics 3. Expected metrics in a list but got 3."),
+        ({"metrics": [3]}, "the metric 3. Expected metrics by name but got [3]."),
+        ({"sites": 3}, "the sites 3. Expected sites by name but got 3."),
+        ({"sites": ("mlp", 3)}, "the sites ('mlp', 3). Expected sites by name but got ('mlp', 3)."),
+        ({"sites": [3]}, "the sites [3]. Expected sites by name but got [3]."),
+        ({"sites": ()}, "the sites (). Expected at least one site but got none."),
+        ({"sinks": 3}, "the sinks 3. Expected sinks in a list but got 3."),
+        ({"sinks": [3]}, "the sink 3. Expected a sink, or the name of one but got 3."),
+    ],
+)
+def test_settings_of_other_kinds(options, line, lines):
+    with Monitor(make(), **{"sinks": (), **options}, probe=torch.randn(2, TOKENS, DIM)) as monitor:
+        assert monitor.last.sites == ("residual",)
+    assert [said.partition(" Try ")[0] for said in lines()] == [f"unsmooth: The monitor does without {line}"]
+    with pytest.raises(UnsmoothError):
+        Monitor(make(), **{"sinks": (), **options}, strict=True)
+
+
+def test_one_name_or_a_generator_will_do(lines):
+    rules = (f"mean_cosine@{layer} > -2" for layer in range(2))
+    with Monitor(make(), metrics="token_diversity", rules=rules, sinks=(), probe=torch.randn(2, TOKENS, DIM)) as found:
+        assert {row.metric for row in found.last.rows} == {"token_diversity", "mean_cosine"}
+        assert len(found.alarms) == 2
+
+
+@pytest.mark.parametrize("name", ["on_init_end", "setup"])
+def test_a_monitor_is_no_callback(name):
+    with pytest.raises(AttributeError, match=r"a Monitor, which has no .* Try callbacks=\[monitor.for_trainer\(\)\]"):
+        getattr(Monitor(make(), sinks=()), name)
+    assert not hasattr(Monitor(make(), sinks=()), "nothing")
+
+
+def test_a_site_that_is_none_takes_no_other_along(lines):
+    with Monitor(make(), sites=["mpl", "mlp"], sinks=(), probe=torch.randn(2, TOKENS, DIM)) as monitor:
+        assert monitor.last.sites == ("mlp",)
+    assert [line.partition(". ")[0] for line in lines()] == ["unsmooth: The monitor does without the site 'mpl'"]
+
+
 def test_a_model_without_blocks(lines):
     model = nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU())
     with Monitor(model, sinks=()) as monitor:

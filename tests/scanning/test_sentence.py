@@ -51,3 +51,37 @@ def test_a_peak_in_between_is_named():
     found = unsmooth.scan(model, torch.randn(8, 12, 8) + 0.3, blocks="*", progress=False)
     assert "with a peak of" in found.sentence
     assert "at layer 1" in found.sentence
+
+
+def bert(scale: float = 1.0):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=40, initializer_range=scale, **sizes))
+    return model, torch.randint(5, 40, (4, 7))
+
+
+@pytest.mark.parametrize(
+    ("options", "curve"),
+    [
+        ({"sites": ["attention"]}, "mean_cosine at the attention site goes from"),
+        ({"metrics": ["linear_cka", "mean_cosine"]}, "linear_cka goes from"),
+        ({"metrics": ["escalation_rate"]}, "escalation_rate goes from"),
+    ],
+)
+def test_without_a_paired_change_there_is_no_interval_and_the_reason_is_true(options, curve):
+    model, ids = bert()
+    several = unsmooth.scan(model, ids, progress=False, **options).sentence
+    assert curve in several
+    assert re.search(r"\(change [+-]\d\.\d\d, not paired by sequence, so without an interval\)", several)
+    one = unsmooth.scan(model, ids[:1], progress=False, **options).sentence
+    assert "(one sequence, so without an interval)" in one
+
+
+@pytest.mark.parametrize(("scale", "says"), [(0.02, "neither clearly more nor clearly less"), (1.0, "more")])
+def test_without_a_paired_change_ends_whose_intervals_overlap_are_not_told_apart(scale, says):
+    model, ids = bert(scale)
+    found = unsmooth.scan(model, ids, sites=["attention"], progress=False)
+    first, *_, last = found.curve("mean_cosine", "attention")
+    assert (first.ci_low <= last.ci_high and last.ci_low <= first.ci_high) == (says != "more")
+    assert found.sentence.startswith(f"Tokens grow {says} alike")

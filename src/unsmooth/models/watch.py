@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.host import Host, Tap
 from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.walk import modules_of
@@ -40,6 +40,19 @@ class Watch:
     layer: int = 0
     real_tokens_BN: Tensor | None = None
     stage: int | None = None
+
+
+class SiteError(UnsmoothError):
+    """One site inside the blocks has no token vectors to show; the others may have some.
+
+    Args:
+        message: In one line.
+        site: Which.
+    """
+
+    def __init__(self, message: str, site: str = "") -> None:
+        super().__init__(message)
+        self.site = site
 
 
 Hook = Callable[..., None]
@@ -100,7 +113,8 @@ def _hook_block(
         if found.ndim != 3 or found.is_nested:
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
-            raise expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
+            problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
+            raise problem if site == "residual" else SiteError(str(problem), site)
         found = found if batch_first else found.transpose(0, 1)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
@@ -118,25 +132,41 @@ def _hook_block(
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():
         if site in sites:
-            _hook_tap(submodule(block, tap.module, host), tap, site, hook, partial(see, extra=extra_tokens(block)))
+            absent = partial(_absent, site, f"{path}.{tap.module}", [one for one in sites if one != site])
+            shown = partial(see, site, extra=extra_tokens(block))
+            try:
+                module = submodule(block, tap.module, host)
+            except UnsmoothError as error:
+                raise SiteError(str(error), site) from None
+            _hook_tap(module, tap, hook, shown, absent)
     if "residual" in sites:
         hook(block.register_forward_hook, leave)
 
 
-def _hook_tap(module: nn.Module, tap: Tap, site: str, hook: Hook, see: Callable[[str, Tensor], None]) -> None:
+def _hook_tap(
+    module: nn.Module, tap: Tap, hook: Hook, see: Callable[[Tensor], None], absent: Callable[[str], SiteError]
+) -> None:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        show(first_input(args, kwargs))
+        show(_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        show(first_output(output))
+        show(_output(output), type(output).__name__)
 
-    def show(found: Tensor) -> None:
-        see(site, found.clone() if tap.copied else found)
+    def show(found: Tensor | None, got: str) -> None:
+        if found is None:
+            raise absent(got)
+        see(found.clone() if tap.copied else found)
 
     if tap.end == "input":
         hook(module.register_forward_pre_hook, before, with_kwargs=True)
     else:
         hook(module.register_forward_hook, after)
+
+
+def _absent(site: str, path: str, others: Sequence[str], got: str) -> SiteError:
+    """A module inside a block that is not called with a tensor, or returns none."""
+    hint = f"sites={list(others) or ['residual']}"
+    return SiteError(str(expected(f"a tensor at the site {site!r}, which is {path!r},", got, hint)), site)
 
 
 def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
@@ -166,10 +196,16 @@ def is_compiled(module: nn.Module) -> bool:
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The hidden states a module was called with: first tensor, `hidden_states`, or first keyword."""
+    if (found := _input(args, kwargs)) is not None:
+        return found
+    raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
+
+
+def _input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value
-    raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
+    return None
 
 
 def with_first_input(
@@ -191,10 +227,16 @@ def with_first_input(
 
 def first_output(output: Any) -> Tensor:
     """The hidden states a module returned, alone or first in a tuple or a model output."""
+    if (found := _output(output)) is not None:
+        return found
+    raise expected("a block that returns a tensor", type(output).__name__, "another blocks pattern")
+
+
+def _output(output: Any) -> Tensor | None:
     if isinstance(output, Tensor):
         return output
     values = output.values() if isinstance(output, Mapping) else output
     for value in values if isinstance(values, Sequence) or isinstance(output, Mapping) else ():
         if isinstance(value, Tensor):
             return value
-    raise expected("a block that returns a tensor", type(output).__name__, "another blocks pattern")
+    return None

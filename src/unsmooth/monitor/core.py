@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models import find_stacks
 from unsmooth.models.watch import is_compiled
 from unsmooth.monitor.describing import describe
 from unsmooth.monitor.live import LivePass
 from unsmooth.monitor.looking import FixedBatch, Look, Offer
 from unsmooth.monitor.outlets import Outlets
 from unsmooth.monitor.probe import Probe, plain
+from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences
+from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences, fit, without
 from unsmooth.monitor.sinks import Card, Sink
 from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
+from unsmooth.presets import Preset
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.plan import check_tokens
 
@@ -53,6 +56,8 @@ class Monitor:
             that the model is called with in training. None reads the training passes themselves, dropout and all.
         sites: Where in each block, as in `unsmooth.scan`.
         tokens: "content" leaves special tokens out, "all" does not.
+        preset: A published definition by name, such as "vita"; it fixes metrics, sites and tokens, as in
+            `unsmooth.scan`. Where it does not fit the model, the usual metrics are measured.
         sequences: How many sequences of the first batch to look at; None for a quarter of it, 2 to 8.
         sinks: Names of `unsmooth.monitor.SINKS` ("jsonl", "tensorboard", "wandb"), or sinks.
         out: Folder to write to; by default a new one in runs/.
@@ -82,6 +87,7 @@ class Monitor:
         probe: Any = "first",
         sites: Sequence[str] = ("residual",),
         tokens: str = "content",
+        preset: str | Preset | None = None,
         sequences: int | None = None,
         sinks: Sequence[str | Sink] = ("jsonl",),
         out: str | Path | None = None,
@@ -90,11 +96,11 @@ class Monitor:
         strict: bool = False,
     ) -> None:
         self.model, self.every = model, check_every(every)
-        self._tokens, self._blocks, self._name = check_tokens(tokens), blocks, name
+        self._blocks, self._name = blocks, name
         self._sequences = check_sequences(sequences)
         self._strict, self._teller = strict, Teller()
         self._given = probe
-        self.settings = check(metrics, sites, rules, sinks, self._refuse)
+        self.settings = check(metrics, sites, check_tokens(tokens), preset, rules, sinks, self._refuse)
         self.folder = Path(out) if out is not None else Path("runs") / time.strftime("monitor-%Y%m%d-%H%M%S")
         self._outlets = Outlets(self.settings.sinks, self._teller)
         self.last: Reading | None = None
@@ -122,7 +128,9 @@ class Monitor:
             self._set_up()
         except Exception as error:
             self._look = None
-            self._refuse(error)
+            if self._strict:
+                raise
+            self._teller.say(f"The monitor watches nothing, the training goes on. {one_line(error)}")
             return
         self._outlets.begin(self._card())
         if self._look is not None and self._look.at_once:
@@ -132,8 +140,9 @@ class Monitor:
     def _set_up(self) -> None:
         if not isinstance(self.model, nn.Module):
             raise expected("a model to watch", type(self.model).__name__, "unsmooth.Monitor(model)")
-        asked = self.settings
-        self._probe = Probe(plain(self.model), asked.metrics, asked.sites, self._tokens, self._blocks)
+        model = plain(self.model)
+        asked = self.settings = fit(self.settings, find_stacks(model, self._blocks), self._refuse)
+        self._probe = Probe(model, asked.metrics, asked.sites, asked.tokens, self._blocks)
         if self._given is None and any(map(is_compiled, self.model.modules())):
             self._look_at_first_batch("The model is compiled")
         elif self._given is None:
@@ -184,23 +193,9 @@ class Monitor:
 
     def _take(self) -> Reading | None:
         """Look, write, and see to the rules."""
-        assert self._look is not None
-        assert self._probe is not None
-        start, problem = time.perf_counter(), ""
-        collectors: list[Collector] = []
-        try:
-            collectors = self._look.read()
-            for collector in collectors:
-                collector.settle()  # here the device is waited for, and nowhere before
-        except Exception as error:
-            problem = one_line(error)
-        try:
-            if problem := added_up(problem, collectors):
-                raise UnsmoothError(problem)
-            reading = reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
-        except Exception as error:
-            self._fail(str(error) if isinstance(error, UnsmoothError) else one_line(error))
-            return None
+        reading = self._found()
+        if isinstance(reading, Problem):
+            return self._take() if self._fail(reading) else None
         self.last, self._failures = reading, 0
         self._outlets.write(reading)
         if not reading.healthy:
@@ -209,17 +204,54 @@ class Monitor:
             self._check(rule, reading)
         return reading
 
-    def _fail(self, problem: str) -> None:
+    def _found(self) -> Reading | Problem:
+        """What a look shows, or why it failed, in all processes alike."""
+        assert self._look is not None
+        assert self._probe is not None
+        start, problem = time.perf_counter(), None
+        collectors: list[Collector] = []
+        try:
+            collectors = self._look.read()
+            for collector in collectors:
+                collector.settle()  # here the device is waited for, and nowhere before
+        except Exception as error:
+            problem = Problem.of(error)
+        try:
+            if problem := added_up(problem, collectors):
+                return problem
+            return reading_of(self._probe.stacks, collectors, self.settings.metrics, self._step, start)
+        except Exception as error:
+            return Problem.of(error)
+
+    def _fail(self, problem: Problem) -> bool:
+        """Tell, and find a way to go on; whether there is one by which the model can be looked at again at once."""
         self._failures += 1
+        if (problem.lasting or self._failures >= _PATIENCE) and self._leaves_out(problem):
+            self._failures = 0
+            return not isinstance(self._look, LivePass)
         if isinstance(self._look, LivePass) and self._failures == 1:
             self._look.close()
-            self._look_at_first_batch(f"Training passes cannot be read ({problem})")
-            return
-        self._teller.say(f"The monitor could not read the model, the training goes on. {problem}", key=problem)
+            self._look_at_first_batch(f"Training passes cannot be read ({problem.text})")
+            return False
+        what = "The monitor could not read the model, the training goes on."
+        self._teller.say(f"{what} {problem.text}", key=problem.text)
         if self._failures >= _PATIENCE and self._look is not None:
             self._teller.say(f"The monitor failed {_PATIENCE} times in a row and looks no more.")
             self._look.close()
             self._look = None
+        return False
+
+    def _leaves_out(self, problem: Problem) -> bool:
+        """Measure without what alone is to blame, if something is, and if that leaves anything to measure."""
+        assert self._probe is not None
+        left = without(self.settings, problem) if problem.culprit else None
+        if left is None:
+            return False
+        rules = [f"the rule {one.text!r}" for one in self.settings.rules if one not in left.rules]
+        self._teller.say(f"The monitor does without {' and '.join([problem.culprit, *rules])}. {problem.text}")
+        self.settings = left
+        self._probe.measure(left.metrics, left.sites)
+        return True
 
     def _check(self, rule: Rule, reading: Reading) -> None:
         try:
@@ -242,10 +274,10 @@ class Monitor:
             except Exception as error:
                 self._teller.say(f"What was to be called for {rule.text!r} failed. {one_line(error)}")
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception, without: str) -> None:
         if self._strict:
             raise error
-        self._teller.say(f"The monitor does without. {one_line(error)}")
+        self._teller.say(f"The monitor does without {without}. {one_line(error)}")
 
     @property
     def steps(self) -> int:
@@ -263,6 +295,15 @@ class Monitor:
         if self._open:
             self._open = False
             self._outlets.close(state)
+
+    if not TYPE_CHECKING:  # for whom every name would be one then
+
+        def __getattr__(self, name: str) -> Any:
+            """Help one who handed the monitor itself to a trainer, which then asks it for what callbacks have."""
+            if name == "setup" or name.startswith("on_"):
+                hint = "callbacks=[monitor.for_trainer()], or monitor.for_lightning()"
+                raise AttributeError(str(expected("a callback", f"a Monitor, which has no {name!r}", hint)))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def for_trainer(self) -> TrainerMonitor:
         """For ``transformers.Trainer(callbacks=[…])``."""

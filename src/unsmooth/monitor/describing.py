@@ -25,6 +25,7 @@ def describe(probe: Probe, settings: Settings, every: int, given: Any) -> dict[s
             "parameters": sum(one.numel() for one in probe.model.parameters()),
         },
         "rules": [rule.text for rule in settings.rules],
+        "preset": None if settings.preset is None else settings.preset.describe(),
         "definitions": describe_definitions(settings.metrics, sites, probe.tokens),
         "versions": describe_versions(),
         "processes": world()[1],

@@ -44,8 +44,15 @@ class LivePass:
         self.close()
         if not due:
             return
-        self.collectors, self.problem = self.probe.collectors(), None
+        self.collectors, self.problem = [], None
         self._active = self._done = False
+        try:
+            self._hook_in()
+        except Exception as error:
+            self._fail(error)
+
+    def _hook_in(self) -> None:
+        self.collectors = self.probe.collectors()
         model, observers = self.probe.entry, [partial(self._see, collector) for collector in self.collectors]
         with ExitStack() as hooks:
             hooks.enter_context(self.probe.watch(self.collectors, observers, self._fail))

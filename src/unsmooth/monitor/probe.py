@@ -94,6 +94,10 @@ class Probe:
         self._small = SmallOnes()
         self._replays = Replays(model)
 
+    def measure(self, metrics: Sequence[BoundMetric], sites: Sequence[str]) -> None:
+        """From the next look on, measure other metrics, or at other sites."""
+        self.metrics, self.sites, self._replays = metrics, sites_of(self.stacks, sites), Replays(self.model)
+
     @property
     def device(self) -> torch.device:
         """Where the model is now."""

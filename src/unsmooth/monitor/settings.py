@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, parse_metric
+from unsmooth.models import Anatomy
+from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
-from unsmooth.scanning.plan import check_metrics, check_sites
+from unsmooth.presets import Preset
+from unsmooth.scanning.calling import TokenChoice
+from unsmooth.scanning.plan import check_metrics, check_sites, sites_of
+from unsmooth.scanning.published import check_alone, check_fits, find_preset
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
 DEFAULT_METRICS = ("mean_cosine", "token_diversity")
 
+DEFAULT_SITE = "residual"
+
 T = TypeVar("T")
 U = TypeVar("U")
+Refuse = Callable[[Exception, str], None]
+"""Called with what is wrong, and with what is done without therefore, such as "the metric 'men_cosine'"."""
 GivenRule = str | tuple[str, Action] | Rule
 
 
@@ -28,31 +37,77 @@ class Settings:
     sites: tuple[str, ...]
     rules: list[Rule]
     sinks: list[Sink]
+    tokens: TokenChoice = "content"
+    preset: Preset | None = None
 
 
 def check(
     metrics: Sequence[str] | None,
     sites: Sequence[str],
+    tokens: TokenChoice,
+    preset: str | Preset | None,
     rules: Sequence[GivenRule],
     sinks: Sequence[str | Sink],
-    refuse: Callable[[Exception], None],
+    refuse: Refuse,
 ) -> Settings:
     """Settings as given, without what `refuse` was called for.
 
-    A metric or site that only a rule names is measured too.
+    A metric that only a rule names is measured too.
     """
-    rules = (rules,) if isinstance(rules, str | Rule) else rules
-    sinks = (sinks,) if isinstance(sinks, str | Sink) else sinks
-    names = (metrics,) if isinstance(metrics, str) else DEFAULT_METRICS if metrics is None else metrics
-    known = _each(names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
-    found = _each(rules, Rule.of, refuse)
-    also = _each([rule.condition.metric for rule in found], _metric, refuse)
+    rules = _listed("rules", (rules,) if isinstance(rules, str | Rule) else rules, refuse)
+    sinks = _listed("sinks", (sinks,) if isinstance(sinks, str | Sink) else sinks, refuse)
+    alone = {"metrics": metrics is None, "sites": sites == (DEFAULT_SITE,), "tokens": tokens == "content"}
+    presets = [] if preset is None else _each("preset", [preset], lambda one: _preset(one, alone), refuse)
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
+    names: Sequence[str] = DEFAULT_METRICS if metrics is None else _listed("metrics", metrics, refuse)
+    for chosen in presets:
+        names, sites, tokens = chosen.metrics, chosen.sites, chosen.tokens
+    known = _each("metric", names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
+    found = _each("rule", rules, _rule, refuse)
     return Settings(
-        metrics=list({metric.name: metric for metric in [*known, *also]}.values()),
-        sites=check_sites((*check_sites(sites), *(rule.condition.site for rule in found))),
+        metrics=_with_rules(known, found),
+        sites=next(iter(_each("sites", [sites], check_sites, refuse)), (DEFAULT_SITE,)),
         rules=found,
-        sinks=_each(sinks, _sink, refuse),
+        sinks=_each("sink", sinks, _sink, refuse),
+        tokens=tokens,
+        preset=next(iter(presets), None),
     )
+
+
+def _with_rules(metrics: Sequence[BoundMetric], rules: Sequence[Rule]) -> list[BoundMetric]:
+    also = [_metric(rule.condition.metric) for rule in rules]
+    return list({metric.name: metric for metric in [*metrics, *also]}.values())
+
+
+def fit(settings: Settings, stacks: Sequence[Anatomy], refuse: Refuse) -> Settings:
+    """Settings for a model: without sites that it does not have, and rules about such; `refuse` is called for each.
+
+    A site that only a rule names is measured too, and in place of a preset that does not fit the usual.
+    """
+    presets = [] if settings.preset is None else [settings.preset]
+    if presets and not _each("preset", presets, lambda one: _fitting(one, stacks), refuse):
+        usual = _with_rules([parse_metric(name) for name in DEFAULT_METRICS], settings.rules)
+        settings = replace(settings, metrics=usual, sites=(DEFAULT_SITE,), tokens="content", preset=None)
+    known = _each("site", settings.sites, lambda site: sites_of(stacks, (site,)), refuse) or [(DEFAULT_SITE,)]
+    rules = _each("rule", settings.rules, lambda rule: _about(rule, stacks), refuse)
+    sites = dict.fromkeys(site for sites in known for site in sites)
+    return replace(settings, sites=(*sites | dict.fromkeys(rule.condition.site for rule in rules),), rules=rules)
+
+
+def without(settings: Settings, problem: Problem) -> Settings | None:
+    """Settings without the site or metric that is to blame, and the rules about it; None where nothing would be left.
+
+    The usual is measured where nothing else was asked for.
+    """
+    site, metric = problem.site, problem.metric
+    usual = parse_metric(DEFAULT_METRICS[0])
+    left = replace(
+        settings,
+        metrics=[one for one in settings.metrics if one.name != metric] or [usual],
+        sites=tuple(one for one in settings.sites if one != site) or (DEFAULT_SITE,),
+        rules=[one for one in settings.rules if one.condition.site != site and one.condition.metric != metric],
+    )
+    return None if site in left.sites or metric in {one.name for one in left.metrics} else left
 
 
 def check_every(every: int) -> int:
@@ -69,6 +124,14 @@ def check_sequences(sequences: int | None) -> int | None:
     return sequences
 
 
+def _listed(what: str, given: Any, refuse: Refuse) -> list[Any]:
+    """What was given; nothing where that is no list."""
+    if isinstance(given, Iterable):
+        return list(given)
+    refuse(expected(f"{what} in a list", repr(given), f"{what}=[…]"), f"the {what} {given!r}")
+    return []
+
+
 def _metric(name: str) -> BoundMetric:
     found = check_metrics([name])[0]
     if found.metric.reads not in ("tokens", "pair", "grid"):
@@ -77,15 +140,55 @@ def _metric(name: str) -> BoundMetric:
     return found
 
 
+def _preset(given: str | Preset, alone: Mapping[str, bool]) -> Preset:
+    found = find_preset(given)
+    check_alone(found, **alone)
+    if found.minus is not None:
+        got = f"preset {found.name!r}, the difference of two"
+        raise expected("one metric of the tokens of each sequence for a monitor", got, "unsmooth.scan now and then")
+    for name in found.metrics:
+        _metric(name)
+    return found
+
+
+def _fitting(preset: Preset, stacks: Sequence[Anatomy]) -> Preset:
+    """The preset, if it means something for this model."""
+    check_fits(preset, stacks)
+    sites_of(stacks, preset.sites)
+    return preset
+
+
+def _rule(given: GivenRule) -> Rule:
+    found = Rule.of(given)
+    _metric(found.condition.metric)
+    return found
+
+
+def _about(rule: Rule, stacks: Sequence[Anatomy]) -> Rule:
+    """The rule, if the model has its site."""
+    if not any(rule.condition.site in stack.sites for stack in stacks):
+        stacks[0].check_sites((rule.condition.site,))
+    return rule
+
+
 def _sink(given: str | Sink) -> Sink:
+    if not isinstance(given, str | Sink):
+        raise expected("a sink, or the name of one", repr(given), 'sinks=["jsonl"]')
     return given if isinstance(given, Sink) else SINKS[given]()
 
 
-def _each(given: Sequence[T], make: Callable[[T], U], refuse: Callable[[Exception], None]) -> list[U]:
+def _each(kind: str, given: Sequence[T], make: Callable[[T], U], refuse: Refuse) -> list[U]:
     made = []
     for one in given:
         try:
             made.append(make(one))
         except UnsmoothError as error:
-            refuse(error)
+            refuse(error, f"the {kind} {_called(kind, one)!r}")
     return made
+
+
+def _called(kind: str, given: object) -> object:
+    """What somebody called something that was not understood: a rule by its text alone."""
+    if isinstance(given, Rule | Preset):
+        return given.text if isinstance(given, Rule) else given.name
+    return given[0] if kind == "rule" and isinstance(given, tuple) and given else given

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unsmooth.functional import BoundMetric
 from unsmooth.models import Anatomy
+from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.reading import Reading
 from unsmooth.scanning.assemble import rows_of
 from unsmooth.scanning.collect import Collector
@@ -28,7 +29,7 @@ class _Part:
     sums: Mapping[str, Tensor]
 
 
-def added_up(problem: str, collectors: Sequence[Collector]) -> str:
+def added_up(problem: Problem | None, collectors: Sequence[Collector]) -> Problem | None:
     """Let every collector hold the sums of all processes; returns the first problem that any of them has.
 
     Either all take part in a reading, or none does. All is said in one message: of each of a dozen sums by itself, a
@@ -37,9 +38,9 @@ def added_up(problem: str, collectors: Sequence[Collector]) -> str:
     if world()[1] == 1:
         return problem
     own = [_Part(one.places, one.dims, {} if one.state is None else one.state.by_name()) for one in collectors]
-    gathered: list[tuple[str, list[_Part]]] = [("", [])] * world()[1]
+    gathered: list[tuple[Problem | None, list[_Part]]] = [(None, [])] * world()[1]
     dist.all_gather_object(gathered, (problem, own))
-    if found := next((problem for problem, _ in gathered if problem), ""):
+    if found := next((problem for problem, _ in gathered if problem), None):
         return found
     for number, collector in enumerate(collectors):
         parts = [parts[number] for _, parts in gathered if parts[number].places]
@@ -47,7 +48,7 @@ def added_up(problem: str, collectors: Sequence[Collector]) -> str:
             collector.start(parts[0].places, parts[0].dims)
         if collector.state is not None:
             collector.state.become_total([part.sums for part in parts])
-    return ""
+    return None
 
 
 def reading_of(

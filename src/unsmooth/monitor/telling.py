@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from unsmooth.scanning.ranks import world
 
+# Characters of an error that a line has room for.
+_LONGEST = 300
+
 logger = logging.getLogger("unsmooth.monitor")
 
 
@@ -45,7 +48,21 @@ def one_line(error: BaseException) -> str:
     >>> one_line(OSError(28, "No space left on device"))
     'OSError: [Errno 28] No space left on device'
     """
-    text = " ".join(str(error).split())
-    if len(text) > 300:
-        text = text[:300] + "…"
+    text = _shortened(" ".join(str(error).split()))
     return text if text.startswith("Expected ") else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _shortened(text: str) -> str:
+    """Of a long text the beginning; of a long list of known names those that fit, and how many there are beside.
+
+    >>> _shortened("Expected a known letter but got 1. Known: " + ", ".join("a" * 200) + ".")[-21:]
+    'a, a, a and 114 more.'
+    """
+    if len(text) <= _LONGEST:
+        return text
+    head, known, names = text.rpartition(" Known: ")
+    if not known:
+        return text[:_LONGEST] + "…"
+    every = names.removesuffix(".").split(", ")
+    shown = every[: max(1, len(text[len(head + known) : _LONGEST].split(", ")) - 1)]
+    return f"{head}{known}{', '.join(shown)} and {len(every) - len(shown)} more."

@@ -17,6 +17,7 @@ from torch import Tensor
 from unsmooth.functional import BoundMetric, Tokens, mean_cosine
 from unsmooth.functional._blocks import Sums, light_tokens, one_after_another
 from unsmooth.scanning.calling import Selection
+from unsmooth.scanning.computing import computed
 from unsmooth.scanning.confounds import COSINES, ConfoundBatch, ConfoundState
 from unsmooth.scanning.statistics import Place, RunningSums
 
@@ -159,7 +160,7 @@ class Adder:
         """Values of one metric, of all batches and places."""
         if number in seen[0].direct:
             return one_after_another([layers.direct[number].to(self.device) for layers in seen])
-        return metric(tokens)
+        return computed(metric, tokens)
 
     def _add_confounds(
         self,

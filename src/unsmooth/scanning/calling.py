@@ -138,8 +138,7 @@ def select_tokens(
 ) -> Selection:
     """Padding is never selected; special tokens only for "all". `reads` says which fields speak of the stack."""
     fields: Mapping[str, Any] = inputs if isinstance(inputs, Mapping) else {}
-    ids = fields.get(reads.tokens)
-    ids = ids if isinstance(ids, Tensor) and not ids.is_floating_point() else None
+    ids = token_ids(fields, reads)
     real = _real_tokens(fields, reads)
     special = _special_tokens(fields, ids, special_ids, reads) if choice == "content" else None
     selected = real if special is None else (~special if real is None else real & ~special)
@@ -150,6 +149,12 @@ def select_tokens(
     if window is not None:
         return replace(known, window=window, width=width)
     return replace(known, selected_BN=selected, width=width)
+
+
+def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
+    """The ids of a batch's tokens, None where it has none: the tokens of a stack may be pixels or sounds."""
+    found = inputs.get(reads.tokens) if isinstance(inputs, Mapping) else None
+    return found if isinstance(found, Tensor) and not found.is_floating_point() else None
 
 
 def image_size(inputs: RawBatch) -> tuple[int, int] | None:

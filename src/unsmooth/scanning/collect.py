@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -17,6 +18,7 @@ from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
 from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers, Values
 from unsmooth.scanning.calling import EVERYTHING, Selection
+from unsmooth.scanning.computing import MetricError, computed
 from unsmooth.scanning.confounds import READS, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
 from unsmooth.scanning.line import Line
@@ -127,7 +129,7 @@ class Collector:
                 counts.append(block.count_B)
         found = {"count_B": tokens.count_B, **joined(sums)}
         vars(tokens).update(found)
-        direct = {number: self.metrics[number](tokens) for number in self._of_vectors} | self._line.values()
+        direct = {number: computed(self.metrics[number], tokens) for number in self._of_vectors} | self._line.values()
         kept = {name: self._shelf.keep(found[name]) for name in self._kept}
         named_ones = join_confounds(confounds, sums, counts).on(self._shelf) if named else None
         self._layers.append(SeenLayers(places, self._line.shape, self._width, kept, direct, named_ones))
@@ -176,10 +178,10 @@ class Collector:
         tokens, reads = seen.tokens, metric.metric.reads
         before = self._previous.get((seen.place.site, seen.place.stage))
         if reads == "pair" and before is not None:
-            return metric(_beside(before, tokens), tokens)
+            return computed(metric, _beside(before, tokens), tokens)
         if reads == "grid" and (options := seen.on_grid(metric)) is not None:
             self.has_grid = True
-            return metric.metric.function(seen.patches, **options)
+            return computed(metric, seen.patches, **options)
         return torch.full_like(tokens.count_B, math.nan)
 
     def see_maps(self, layer: int, maps_BHNN: Tensor) -> None:
@@ -255,7 +257,8 @@ class Collector:
             if metric.metric.reads == "grid" and not self.has_grid:
                 got = "data without images" if self._selection.image is None else "tokens that do not fill one"
                 hint = f"another metric, or {metric.metric.name}(grid=(height, width))"
-                raise expected(f"images whose patches lie on a grid, for {metric.name},", got, hint)
+                problem = expected(f"images whose patches lie on a grid, for {metric.name},", got, hint)
+                raise MetricError(str(problem), metric.name)
 
     def start(self, places: tuple[Place, ...], dims: tuple[int, ...]) -> None:
         """Lay out empty sums for these places, in stages of these widths."""
@@ -287,7 +290,7 @@ def _reading(metric: BoundMetric) -> Reading:
     """What a metric reads, tried once and not once for each collector: a monitor has one for every look."""
     key = metric.metric.function, metric.name
     if key not in _READINGS:
-        _READINGS[key] = reading_of(metric)
+        _READINGS[key] = reading_of(partial(computed, metric))
     return _READINGS[key]
 
 

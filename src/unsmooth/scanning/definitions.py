@@ -15,7 +15,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_anatomy, load
 from unsmooth.presets import PRESETS, Preset
 from unsmooth.scanning.assemble import model_name
-from unsmooth.scanning.calling import as_inputs, image_size, transformers_core
+from unsmooth.scanning.calling import as_inputs, image_size, token_ids, transformers_core
 from unsmooth.scanning.data import RawBatch, Source, open_data
 from unsmooth.scanning.one_pass import one_pass
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics
@@ -228,8 +228,9 @@ def _problem(preset: Preset, anatomy: Anatomy, first: RawBatch) -> UnsmoothError
     absent = [site for site in preset.sites if site not in anatomy.sites]
     if absent:
         return expected(f"the sites of preset {preset.name!r}", f"blocks without {absent[0]!r}", "another preset")
-    if "words" in preset.needs and not (isinstance(first, Mapping) and anatomy.reads.tokens in first):
-        return expected(f"token ids for preset {preset.name!r}, which compares words", "data without", "texts")
+    if "words" in preset.needs and token_ids(first, anatomy.reads) is None:
+        wanted = f"token ids for preset {preset.name!r}, which compares words,"
+        return expected(wanted, "data without", "texts, or another preset")
     if "class token" in preset.needs and image_size(first) is None:
         return expected(f"images for preset {preset.name!r}", "data without", "images")
     return None

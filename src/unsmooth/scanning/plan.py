@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +42,7 @@ def check_metrics(names: Sequence[str] | None, maps: bool = False) -> list[Bound
     if names is None:
         defaults = [BoundMetric(metric) for metric in METRICS.values() if metric.default]
         return sorted(defaults, key=lambda metric: metric.name != HEADLINE)
-    bound = [parse_metric(name) for name in names]
+    bound = [parse_metric(name) for name in listed("metrics", names, "mean_cosine")]
     if not bound:
         raise expected("at least one metric", "none", "metrics=None for the default set")
     for metric in bound:
@@ -54,9 +54,17 @@ def check_metrics(names: Sequence[str] | None, maps: bool = False) -> list[Bound
     return list({metric.name: metric for metric in bound}.values())
 
 
+def listed(what: str, given: Iterable[str], such_as: str) -> list[str]:
+    """Names in a list; whatever else was given is refused."""
+    names = list(given) if isinstance(given, Iterable) else [given]
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in names):
+        raise expected(f"{what} by name", repr(given), f"{what}=[{such_as!r}]")
+    return names
+
+
 def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     """Sites as a tuple without repeats."""
-    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(sites))
+    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
     if not names:
         raise expected("at least one site", "none", 'sites=("residual",)')
     return names

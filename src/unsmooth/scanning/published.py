@@ -18,6 +18,8 @@ from unsmooth.scanning.sentence import one_sentence
 
 def find_preset(preset: str | Preset) -> Preset:
     """A preset by name, or itself."""
+    if not isinstance(preset, str | Preset):
+        raise expected("a preset by name, or an unsmooth.presets.Preset", repr(preset), 'preset="vita"')
     return PRESETS[preset] if isinstance(preset, str) else preset
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from unsmooth.scanning.gathering import MAPS
 from unsmooth.scanning.result import Change, MetricCard, Row, Scan
 
 
@@ -20,10 +21,11 @@ def one_sentence(scan: Scan) -> str:
     if len(curve) < 2:
         return f"Too few layers with finite numbers to say whether tokens of {scan.name} grow more or less alike."
     first, last = curve[0], curve[-1]
+    card, where = scan.metrics[metric], "" if site in ("residual", MAPS) else f" at the {site} site"
     parts = [
-        f"{_direction(scan.metrics[metric], first, last, change)}: {metric} goes from {_number(first.mean)} "
+        f"{_direction(card, first, last, change)}: {metric}{where} goes from {_number(first.mean)} "
         f"at layer {first.layer} to {_number(last.mean)} at layer {last.layer}"
-        f"{_interval(change)}{_turning_point(curve)}"
+        f"{_interval(card, first, last, change)}{_turning_point(curve)}"
     ]
     against = []
     chance = scan.metrics[metric].chance
@@ -43,7 +45,7 @@ def one_sentence(scan: Scan) -> str:
 def _direction(card: MetricCard, first: Row, last: Row, change: Change) -> str:
     if card.rises_when_alike is None:
         return f"{card.name} changes with depth"
-    if change.sequences >= 2 and change.ci_low <= 0.0 <= change.ci_high:
+    if _unclear(first, last, change):
         return "Tokens grow neither clearly more nor clearly less alike with depth"
     if last.mean == first.mean:
         return "Tokens stay exactly as alike with depth"
@@ -51,9 +53,18 @@ def _direction(card: MetricCard, first: Row, last: Row, change: Change) -> str:
     return f"Tokens grow {'more' if alike else 'less'} alike with depth"
 
 
-def _interval(change: Change) -> str:
-    if change.sequences < 2:
-        return " (one sequence, so without an interval)"
+def _unclear(first: Row, last: Row, change: Change) -> bool:
+    """Whether there may be no change; where sequences were not paired, whether the intervals of both ends overlap."""
+    if change.sequences >= 2:
+        return change.ci_low <= 0.0 <= change.ci_high
+    return first.ci_low <= last.ci_high and last.ci_low <= first.ci_high
+
+
+def _interval(card: MetricCard, first: Row, last: Row, change: Change) -> str:
+    if max(first.sequences, last.sequences) < 2:
+        return f" (one {card.unit}, so without an interval)"
+    if change.sequences < 2:  # sequences are paired between residual layers, where both have a value
+        return f" (change {_signed(last.mean - first.mean)}, not paired by {card.unit}, so without an interval)"
     if math.isnan(change.ci_low):
         return f" (change {_signed(change.mean)})"
     return f" (change {_signed(change.mean)}, 95 % interval {_signed(change.ci_low)} to {_signed(change.ci_high)})"
