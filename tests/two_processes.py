@@ -12,10 +12,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+# Gloo's threads let go of a collective's tensors after they told that it is done. What is still sharded keeps them
+# alive past the group's end, and one that meets an interpreter on its way out aborts (pytorch/pytorch#190489).
+ENDING = """
+import os, sys, torch.distributed
+torch.distributed.destroy_process_group()
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
+"""
+
 
 def in_two_processes(program: str, folder: Path, words: Sequence[str] = (), timeout: float = 240) -> None:
-    """Run `program` in `folder`, both processes to their end."""
-    (folder / "program.py").write_text(program)
+    """Run `program`, which opens a process group, in `folder`, both processes to their end."""
+    (folder / "program.py").write_text(program + ENDING)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

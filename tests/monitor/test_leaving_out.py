@@ -150,7 +150,6 @@ with unsmooth.Monitor(make(), every=1, metrics=metrics, probe=batch, sinks=()) a
 found = sorted({row.metric for row in monitor.last.rows}), monitor.last.step, monitor.last.rows[0].sequences
 with open(f"{dist.get_rank()}.json", "w") as file:
     json.dump(found, file)
-dist.destroy_process_group()
 """
 
 

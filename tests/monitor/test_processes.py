@@ -95,7 +95,6 @@ for kind, probe, remedy in (
     found[f"{kind} {probe} {remedy}"] = {"equal": equal, "last": [row.mean for row in last.curve("mean_cosine")]}
 with open(f"{rank}.json", "w") as file:
     json.dump(found, file)
-dist.destroy_process_group()
 """
 
 

@@ -24,7 +24,6 @@ for batch_size in map(int, sys.argv[4].split()):
                           sites=("residual", "mlp"))
     if dist.get_rank() == 0:
         found.save(f"{sys.argv[3]}-{batch_size}")
-dist.destroy_process_group()
 """
 
 

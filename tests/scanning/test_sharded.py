@@ -64,7 +64,6 @@ try:
     unsmooth.scan(model, texts, progress=False, device="meta")
 except unsmooth.UnsmoothError as error:
     open(f"error{dist.get_rank()}", "w").write(str(error))
-dist.destroy_process_group()
 """
 
 
