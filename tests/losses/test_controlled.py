@@ -78,3 +78,25 @@ def test_a_weight_in_bfloat16() -> None:
     torch.testing.assert_close(torch.linalg.svdvals(module.weight.detach().float()), wanted, rtol=0.02, atol=0.02)
     module(torch.ones(2, 5, dtype=torch.bfloat16)).sum().backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_autocast_does_not_touch_what_is_prescribed() -> None:
+    module = control_spectrum(layer(5, 7).float(), rate=1.0, scale=1.0)
+    wanted = torch.exp(-torch.arange(5, dtype=torch.float64))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(torch.linalg.svdvals(module.weight.double()), wanted, rtol=1e-4, atol=0)
+
+
+def test_a_stay_in_half_precision_does_not_round_what_is_prescribed() -> None:
+    module = control_spectrum(layer(5, 7).float(), rate=0.3, scale=1.0)
+    wanted = torch.exp(-0.3 * torch.arange(5, dtype=torch.float64))
+    module.to(torch.bfloat16).float()
+    torch.testing.assert_close(torch.linalg.svdvals(module.weight.double()), wanted, rtol=1e-5, atol=0)
+
+
+def test_a_weight_that_is_no_number_is_told() -> None:
+    broken = layer()
+    with torch.no_grad():
+        broken.weight[0, 0] = torch.nan
+    with pytest.raises(UnsmoothError, match="finite numbers in 'weight' but got NaN or Inf"):
+        control_spectrum(broken)

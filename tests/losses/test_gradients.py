@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -127,3 +128,31 @@ def test_compiled_without_a_break() -> None:
         function = of(case, mask)
         compiled = torch.compile(function, fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("case", ["cosine", "cosine(absolute)", "laplacian", "dispersion(cosine)"])
+def test_gradients_keep_their_digits_where_tokens_are_nearly_alike(case: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(16, generator=generator) + 1e-5 * torch.randn(1, 32, 16, generator=generator)).float()
+    found, wanted = (torch.autograd.grad(of(case)(one), one)[0] for one in map(Tensor.requires_grad_, (x, x.double())))
+    assert (found.double() - wanted).norm() < 1e-5 * wanted.norm()
+
+
+@pytest.mark.parametrize("size", [1e-18, 1e-20, 1e-21, 1e-30])
+@pytest.mark.parametrize("case", ["cosine", "cosine(absolute)", "laplacian"])
+def test_gradients_of_very_short_tokens_are_numbers(case: str, size: float) -> None:
+    x = tokens(torch.float32)
+    x[:, 2] *= size
+    (found,) = torch.autograd.grad(of(case)(x.requires_grad_()), x)
+    assert found.isfinite().all()
+
+
+def test_a_loss_is_in_the_precision_of_the_states() -> None:
+    x = tokens(torch.float32)
+    assert losses.layer_contrast(x, first_BND=x.double()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [numpy.float32, numpy.float64, numpy.int64])
+def test_options_may_be_numbers_of_numpy(kind: Any) -> None:
+    x = tokens()
+    assert torch.equal(losses.laplacian(x, temperature=kind(2)), losses.laplacian(x, temperature=2.0))

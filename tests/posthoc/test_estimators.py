@@ -188,3 +188,63 @@ def test_frames_out_of_a_pipeline() -> None:
     numpy.testing.assert_allclose(frame, Whitening(4).fit_transform(AllButTheTop(1).fit_transform(x)))
     with pytest.raises(UnsmoothError, match="'polars'"):
         steps.set_output(transform="polars")
+
+
+@EACH
+def test_called_as_scikit_learn_calls(name: str) -> None:
+    x = anisotropic(60)
+    made = MADE[name]()
+    assert torch.equal(made.fit(X=x).transform(X=x), made.fit_transform(X=x))
+
+
+@EACH
+def test_columns_of_frames_are_known_by_name(name: str, tmp_path: Path) -> None:
+    frame = pandas.DataFrame(anisotropic(60).numpy(), columns=list("abcdef"))
+    made = MADE[name]().fit(frame)
+    assert list(made.feature_names_in_) == list("abcdef")
+    for fitted in (made, load(made.save(tmp_path / "kept"))):
+        numpy.testing.assert_array_equal(fitted.transform(frame), made.transform(frame.to_numpy()))
+        with pytest.raises(UnsmoothError, match=r"ordered as in fit, a, b, c, … but got f, e, d, …"):
+            fitted.transform(frame[list("fedcba")])
+    assert not hasattr(made.fit(frame.to_numpy()), "feature_names_in_")
+    assert made.transform(frame.astype(numpy.float32)).dtype == numpy.float32
+    assert made.transform(frame.convert_dtypes()).dtype == numpy.float64
+
+
+def test_frames_out_where_scikit_learn_is_set_up_so() -> None:
+    sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    x = anisotropic(60).numpy()
+    made = Whitening(2).fit(x)
+    with sklearn.config_context(transform_output="pandas"):
+        assert list(made.transform(x).columns) == ["whitening0", "whitening1"]
+        assert isinstance(made.transform(torch.from_numpy(x)), torch.Tensor)
+        assert isinstance(made.set_output(transform="default").transform(x), numpy.ndarray)
+
+
+@EACH
+def test_more_that_is_no_array_of_numbers(name: str) -> None:
+    x = anisotropic(60)
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        with pytest.raises(UnsmoothError, match=r"dense embeddings but got torch\.sparse"):
+            MADE[name]().fit(sparse)
+    with pytest.raises(UnsmoothError, match=r"array of numbers but got list\. Try .*torch\.stack"):
+        MADE[name]().fit(list(x.clone().requires_grad_()))
+    for size in (1e160, 1e-200):
+        with pytest.raises(UnsmoothError, match="embeddings whose largest number is from"):
+            MADE[name]().fit(size * x)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_whatever_the_default_precision(name: str, dtype: torch.dtype) -> None:
+    x = anisotropic(60)
+    wanted = MADE[name]().fit_transform(x)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = MADE[name]().fit_transform(x)
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(found, wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(MADE[name]().fit_transform(x), wanted)

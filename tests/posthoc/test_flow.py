@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from tests.posthoc.samples import anisotropic
 from unsmooth.errors import UnsmoothError
-from unsmooth.posthoc import Flow
+from unsmooth.posthoc import Flow, load
 from unsmooth.posthoc.coupling import CouplingFlow
 
 
@@ -115,3 +116,27 @@ def test_the_seed_decides_all_and_nobody_elses_numbers_change() -> None:
 def test_one_line(call: object, words: str) -> None:
     with pytest.raises(UnsmoothError, match=words):
         call()  # type: ignore[operator]
+
+
+def test_settings_changed_after_fitting_do_not_spoil_what_is_saved(tmp_path: Path) -> None:
+    x = anisotropic(60)
+    fitted = Flow(layers=2, hidden=4, steps=3).fit(x)
+    wanted = fitted.transform(x)
+    again = load(fitted.set_params(layers=3, hidden=None, seed=-1).save(tmp_path / "flow"))
+    assert torch.equal(again.transform(x), wanted)
+    assert again.get_params() == fitted.get_params()
+
+
+def test_likelihoods_have_more_digits_than_half_precision() -> None:
+    x = anisotropic(60)
+    fitted = Flow(layers=2, hidden=4, steps=3).fit(x)
+    for half in (x.to(torch.bfloat16), x.to(torch.float16), x.numpy().astype(numpy.float16)):
+        exact = half.double() if isinstance(half, torch.Tensor) else torch.from_numpy(half).double()
+        found = torch.as_tensor(fitted.score_samples(half))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), fitted.score_samples(exact), rtol=1e-6, atol=1e-6)
+
+
+def test_a_seed_that_no_generator_takes() -> None:
+    with pytest.raises(UnsmoothError, match="seed as a whole number from 0 to"):
+        Flow(seed=2**64).fit(anisotropic(60))

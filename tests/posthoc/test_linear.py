@@ -105,3 +105,35 @@ def test_both_make_embeddings_less_alike() -> None:
 def test_one_line(call: object, words: str) -> None:
     with pytest.raises(UnsmoothError, match=words):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("made", [Whitening(), Whitening(1), Whitening(shrinkage=0.1), AllButTheTop(1)], ids=repr)
+def test_equal_samples_do_not_vary(made: Whitening | AllButTheTop) -> None:
+    # Of such numbers a mean in float64 is not always the number itself.
+    one = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(UnsmoothError, match="200 samples that vary in 0"):
+        made.fit(one.expand(200, 64))
+
+
+def test_few_samples_far_from_zero_vary_in_one_less_than_there_are() -> None:
+    x = torch.randn(10, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 1e9
+    with pytest.raises(UnsmoothError, match="10 samples that vary in 9"):
+        Whitening(10).fit(x)
+    z = Whitening(9).fit_transform(x)
+    torch.testing.assert_close(torch.cov(z.mT), torch.eye(9, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_directions_in_which_nothing_varies_are_not_taken_out() -> None:
+    x = torch.zeros(100, 10)
+    x[:, 0] = torch.arange(100.0)
+    with pytest.raises(UnsmoothError, match=r"the 3 directions to take out but got 100 samples that vary in 1\."):
+        AllButTheTop(3).fit(x)
+    assert AllButTheTop(1).fit(x).transform(torch.ones(1, 10)).tolist() == [[0.0] + [1.0] * 9]
+    assert AllButTheTop(0).fit(x[:1]).transform(x[:1]).abs().sum() == 0.0
+
+
+def test_a_shrinkage_that_is_rounding_is_none() -> None:
+    x = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ torch.ones(2, 8).double()
+    with pytest.raises(UnsmoothError, match="50 samples that vary in 1"):
+        Whitening(shrinkage=1e-18).fit(x)
+    assert Whitening(shrinkage=0.1).fit_transform(x).isfinite().all()

@@ -5,6 +5,7 @@ Shape suffixes: B sequences, N tokens (padded), D dimensions, K singular values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Generic, TypeVar, overload
 
@@ -113,7 +114,7 @@ class Tokens:
     @computed_once
     def nonzero_B(self) -> Tensor:
         """Tokens per sequence that have a direction."""
-        return (self.norms_BN > 0).sum(dim=1).to(self.dtype)
+        return (self.norms_BN >= shortest(self.dtype)).sum(dim=1).to(self.dtype)
 
     @computed_once
     def unit_sum_BD(self) -> Tensor:
@@ -226,11 +227,22 @@ def at_least_float32(values: Tensor) -> Tensor:
 def inverse(norms_BN: Tensor) -> Tensor:
     """1/‖x_i‖, and zero, with a gradient of zero, where the norm is. A norm that overflowed is no zero, but NaN.
 
-    >>> inverse(torch.tensor([2.0, 0.0, torch.inf]))
-    tensor([0.5000, 0.0000,    nan])
+    A norm whose square is no normal number counts as zero: it is made of few digits, and its gradient overflows.
+
+    >>> inverse(torch.tensor([2.0, 0.0, 1e-20, torch.inf]))
+    tensor([0.5000, 0.0000, 0.0000,    nan])
     """
     known_BN = norms_BN.masked_fill(norms_BN == torch.inf, torch.nan)
-    return known_BN.masked_fill(norms_BN == 0, torch.inf).reciprocal()
+    return known_BN.masked_fill(norms_BN < shortest(norms_BN.dtype), torch.inf).reciprocal()
+
+
+def shortest(dtype: torch.dtype) -> float:
+    """The least norm that is told from zero.
+
+    >>> shortest(torch.float32)
+    1.0842021724855044e-19
+    """
+    return math.sqrt(torch.finfo(dtype).tiny)
 
 
 def weighted_sum(values_BND: Tensor, weights_BN: Tensor, out: Tensor | None = None) -> Tensor:

@@ -13,14 +13,16 @@ from torch import Tensor
 from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import Tokens
 from unsmooth.functional._tokens import first_real
+from unsmooth.numbers import is_number
 
 
-def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> Tokens:
+def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2, name: str = "hidden_BND") -> Tokens:
     """Hidden states (batch, tokens, dim); a matrix (rows, dim), such as word embeddings, is one sequence.
 
     A batch without sequences is refused as sequences without tokens are: a loss of 0 would say that all is well.
     """
-    if isinstance(hidden, Tensor) and hidden.ndim == 2:
+    _check_one_layer(hidden, name)
+    if hidden.ndim == 2:
         hidden, mask = hidden.unsqueeze(0), mask.unsqueeze(0) if isinstance(mask, Tensor) else mask
     tokens = Tokens(hidden, mask)
     batch, count = tokens.input_BND.shape[:2]
@@ -29,6 +31,16 @@ def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2) -> 
     if count < at_least:
         raise expected(f"at least {at_least} tokens to compare", f"{count} in each sequence", "longer sequences")
     return tokens
+
+
+def _check_one_layer(hidden: object, name: str) -> None:
+    """Refuse what is no tensor, or of all layers."""
+    if isinstance(hidden, Tensor) and hidden.ndim <= 3:
+        return
+    layers = isinstance(hidden, list | tuple | Tensor)
+    hint = f"{'hidden_states[-1] for' if layers else 'torch.from_numpy(x) of an array;'} one layer of one pass"
+    got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
+    raise expected(f"`{name}` of shape (batch, tokens, dim)", got, hint)
 
 
 def same_tokens(beside: Tensor, tokens: Tokens, name: str) -> Tokens:
@@ -71,7 +83,7 @@ def two_views(
         if isinstance(given, Tensor) and given.ndim == 2:
             hint = "z.unsqueeze(1) for one vector of each sequence"
             raise expected("two views of shape (batch, tokens, dim)", tuple(given.shape), hint)
-    first, second = states(hidden, mask, at_least=1), states(other, other_mask, at_least=1)
+    first, second = states(hidden, mask, at_least=1), states(other, other_mask, at_least=1, name="other_BND")
     shapes = [(one.input_BND.shape[0], one.dim) for one in (first, second)]
     if shapes[0] != shapes[1]:
         raise expected(f"`other_BND` of the same (batch, dim) = {shapes[0]}", shapes[1], "two passes over one batch")
@@ -92,8 +104,3 @@ def positive(name: str, value: float) -> float:
     if not is_number(value) or not 0 < value < math.inf:
         raise expected(f"{name} above 0", repr(value), f"{name}=1.0")
     return float(value)
-
-
-def is_number(value: object) -> bool:
-    """Whether an option is a plain number; True and False are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

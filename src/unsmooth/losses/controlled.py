@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from unsmooth.errors import expected
-from unsmooth.losses._states import is_number
 from unsmooth.losses.spectrum import decay_of
+from unsmooth.numbers import is_number
 
 
 class ControlledSpectrum(nn.Module):
@@ -30,9 +32,20 @@ class ControlledSpectrum(nn.Module):
     def forward(self, left_MK: Tensor, right_NK: Tensor) -> Tensor:
         """The weight, from factors that need not be orthonormal any more."""
         dtype = left_MK.dtype
-        left_MK, right_NK = _orthonormal(left_MK), _orthonormal(right_NK)
-        weight_MN: Tensor = left_MK * self.target_K.to(left_MK.dtype) @ right_NK.mT
+        with torch.autocast(
+            left_MK.device.type, enabled=False
+        ):  # a product in half precision has other singular values
+            left_MK, right_NK = _orthonormal(left_MK), _orthonormal(right_NK)
+            weight_MN: Tensor = left_MK * self.target_K.to(left_MK.dtype) @ right_NK.mT
         return weight_MN.to(dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moved with the module, but never rounded: what is prescribed holds for whatever precision comes later."""
+        target_K = self.target_K
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.target_K.dtype != target_K.dtype and self.target_K.device.type not in ("meta", "mps"):
+            self.target_K = target_K.to(self.target_K.device)
+        return self
 
     def right_inverse(self, weight_MN: Tensor) -> tuple[Tensor, Tensor]:
         """The singular vectors of a weight; its singular values are let go."""
@@ -77,6 +90,8 @@ def control_spectrum(
     if not isinstance(weight, nn.Parameter) or weight.ndim != 2:
         got = "none" if weight is None else f"{type(weight).__name__} of shape {tuple(getattr(weight, 'shape', ()))}"
         raise expected(f"a matrix {name!r} among the module's own parameters", got, 'name="weight" of a linear map')
+    if not bool(weight.isfinite().all()):
+        raise expected(f"finite numbers in {name!r}", "NaN or Inf", "a weight as it was before training diverged")
     target_K = decay_of(min(weight.shape), decay, rate, power).to(weight.device)
     if scale is None:
         scale = float(torch.linalg.matrix_norm(weight.detach().double()) / torch.linalg.vector_norm(target_K))

@@ -69,7 +69,7 @@ def layer_contrast(
     if tokens.mask_BN is not None:
         values_BN = torch.where(tokens.mask_BN, values_BN, 0.0)
     values_B = values_BN.sum(dim=1) / tokens.count_B.clamp_min(1.0)
-    return mean_where(values_B, tokens.count_B >= 2.0)
+    return mean_where(values_B, tokens.count_B >= 2.0).to(tokens.dtype)
 
 
 def _around(tokens: Tokens, side: int) -> Tensor:

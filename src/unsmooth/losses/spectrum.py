@@ -9,7 +9,8 @@ from torch import Tensor
 
 from unsmooth.errors import expected, unknown_name
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import is_number, mean_where, positive, states
+from unsmooth.losses._states import mean_where, positive, states
+from unsmooth.numbers import is_number
 
 DECAYS = ("exponential", "polynomial")
 

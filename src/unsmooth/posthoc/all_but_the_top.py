@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.posthoc.estimator import Estimator, estimator, whole
+from unsmooth.posthoc.principal import principal
 
 
 @estimator
@@ -24,6 +24,7 @@ class AllButTheTop(Estimator):
             dimensions, as the paper advises, and at least 1.
 
     Example:
+        >>> import torch
         >>> x = torch.tensor([[3.0, 1.0], [-1.0, 1.0], [1.0, 2.0], [1.0, 0.0]])
         >>> AllButTheTop(components=1).fit_transform(x)  # mean (1, 1); the first direction goes
         tensor([[ 0.,  0.],
@@ -51,10 +52,14 @@ class AllButTheTop(Estimator):
         if samples <= wanted:
             hint = f"components={samples - 1}, or more samples"
             raise expected(f"more than {wanted} samples to take {wanted} directions out", samples, hint)
-        self.mean_ = x_ND.mean(dim=0)
-        centred_ND = x_ND - self.mean_
-        _, directions_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND)
-        self.directions_ = directions_DD.flip(1)[:, :wanted].mT.contiguous()
+        if samples == 1:  # and nothing but its mean is to go
+            self.mean_, self.directions_ = x_ND[0], x_ND[:0]
+            return
+        self.mean_, _, directions_DD, varying = principal(x_ND)
+        if varying < wanted:
+            many = f"{samples:,} samples that vary in {varying}"
+            raise expected(f"samples that vary in the {wanted} directions to take out", many, f"components={varying}")
+        self.directions_ = directions_DD[:, :wanted].mT.contiguous()
 
     def _transform(self, x_ND: Tensor) -> Tensor:
         mean_D, directions_KD = self.mean_.to(x_ND.device), self.directions_.to(x_ND.device)

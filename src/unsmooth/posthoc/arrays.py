@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
@@ -13,6 +14,8 @@ from unsmooth.errors import expected
 if TYPE_CHECKING:
     import pandas
 
+# Squares of these are numbers of float64, and so are sums of many.
+_LEAST, _MOST = 1e-130, 1e130
 Array = TypeVar("Array", Tensor, "numpy.ndarray[Any, Any]")
 
 
@@ -24,6 +27,8 @@ def matrix_of(x: Any, dimensions: int | None = None) -> Tensor:
         dimensions: How many each must have, where that is known.
     """
     values = x if isinstance(x, Tensor) else _tensor_of(x)
+    if values.layout != torch.strided:
+        raise expected("dense embeddings", values.layout, "x.to_dense()")
     if values.is_complex():
         raise expected("real embeddings", values.dtype, "torch.view_as_real(x).flatten(1)")
     if values.ndim != 2 or 0 in values.shape:
@@ -42,18 +47,48 @@ def _tensor_of(x: Any) -> Tensor:
     try:
         array = numpy.array(x)
         return torch.from_numpy(array if array.dtype.kind == "c" else array.astype(numpy.float64))
-    except (ValueError, TypeError):  # words, rows of different lengths, sparse matrices
-        hint = "a numpy array of floats; x.toarray() of a sparse matrix"
+    except (ValueError, TypeError, RuntimeError):  # words, rows of different lengths, sparse matrices, lists of tensors
+        hint = "a numpy array of floats; x.toarray() of a sparse matrix, torch.stack(x) of tensors"
         raise expected("embeddings as an array of numbers", type(x).__name__, hint) from None
 
 
-def like(made: Tensor, x: Array) -> Array:
-    """`made` as the kind, dtype and device of `x`; whole numbers become float64."""
+def check_squares(x_ND: Tensor) -> None:
+    """Refuse to learn from numbers whose squares are too large or too small to be told from one another."""
+    largest = float(x_ND.abs().max())
+    if largest and not _LEAST <= largest <= _MOST:
+        hint = "the same divided by one number"
+        raise expected(f"embeddings whose largest number is from {_LEAST:g} to {_MOST:g}", f"{largest:.3g}", hint)
+
+
+def is_frame(x: Any) -> bool:
+    """Whether it is a pandas frame; nobody has one who has not imported pandas."""
+    pandas: Any = sys.modules.get("pandas")
+    return pandas is not None and isinstance(x, pandas.DataFrame)
+
+
+def names_of(x: Any) -> numpy.ndarray[Any, Any] | None:
+    """Of the columns of a frame, where all are words, as scikit-learn has it."""
+    if not is_frame(x) or not all(isinstance(name, str) for name in x.columns):
+        return None
+    return numpy.array(x.columns, dtype=object)
+
+
+def like(made: Tensor, x: Array, at_least: torch.dtype | None = None) -> Array:
+    """`made` as the kind, dtype and device of `x`, or of more digits; whole numbers become float64."""
     if isinstance(x, Tensor):
-        return made.to(x.dtype) if x.is_floating_point() else made
-    kind = getattr(x, "dtype", None)
+        wanted = x.dtype if at_least is None else torch.promote_types(x.dtype, at_least)
+        return made.to(wanted) if x.is_floating_point() else made
+    kind = _kind_of_frame(x) if is_frame(x) else getattr(x, "dtype", None)
     array = made.detach().cpu().numpy()
-    return array.astype(kind) if isinstance(kind, numpy.dtype) and kind.kind == "f" else array
+    if not isinstance(kind, numpy.dtype) or kind.kind != "f":
+        return array
+    return array.astype(kind if at_least is None else numpy.promote_types(kind, str(at_least).removeprefix("torch.")))
+
+
+def _kind_of_frame(x: Any) -> numpy.dtype[Any] | None:
+    """What numpy makes of its columns; None where pandas has kinds of its own."""
+    kinds = list(x.dtypes)
+    return numpy.result_type(*kinds) if all(isinstance(kind, numpy.dtype) for kind in kinds) else None
 
 
 def frame_of(made: Any, names: Any, x: Any) -> pandas.DataFrame:
@@ -61,4 +96,4 @@ def frame_of(made: Any, names: Any, x: Any) -> pandas.DataFrame:
     import pandas
 
     values = made.detach().cpu().double().numpy() if isinstance(made, Tensor) else made
-    return pandas.DataFrame(values, columns=names, index=x.index if isinstance(x, pandas.DataFrame) else None)
+    return pandas.DataFrame(values, columns=names, index=x.index if is_frame(x) else None)

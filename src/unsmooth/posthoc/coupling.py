@@ -30,8 +30,8 @@ class FlowStep(nn.Module):
     def __init__(self, dimensions: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
         self.still = dimensions // 2
-        self.log_scale = nn.Parameter(torch.zeros(dimensions))
-        self.shift = nn.Parameter(torch.zeros(dimensions))
+        self.log_scale = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32))
+        self.shift = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32))
         # Glow learns this map; a fixed rotation mixes as well, is undone by its transpose and stretches nothing.
         noise = torch.randn(dimensions, dimensions, dtype=torch.float64, generator=generator)
         # In float64 whatever the rest is, because one that is rounded has no transpose to undo it.
@@ -75,7 +75,7 @@ class FlowStep(nn.Module):
 
 def _undrawn(inputs: int, outputs: int) -> nn.Linear:
     """A linear map without first weights: torch's own come from the generator that everybody shares."""
-    made: nn.Linear = skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    made: nn.Linear = skip_init(nn.Linear, inputs, outputs, dtype=torch.float32)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -133,3 +133,11 @@ class CouplingFlow(nn.Module):
         normal_N = -0.5 * z_ND.square().sum(dim=-1) - 0.5 * z_ND.shape[-1] * math.log(2 * math.pi)
         found_N: Tensor = normal_N + stretched_N
         return found_N
+
+
+def flow_with(weights: dict[str, Tensor], dimensions: int) -> CouplingFlow:
+    """The flow that has these weights, as wide and deep as they say, in float64."""
+    layers = len({name.split(".")[1] for name in weights})
+    flow = CouplingFlow(dimensions, layers, weights["steps.0.first.weight"].shape[0], seed=0).double()
+    flow.load_state_dict(weights)
+    return flow

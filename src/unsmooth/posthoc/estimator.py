@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import write_whole
-from unsmooth.posthoc.arrays import Array, frame_of, like, matrix_of
+from unsmooth.posthoc.arrays import Array, check_squares, frame_of, like, matrix_of, names_of
 from unsmooth.registry import Registry
 
 S = TypeVar("S", bound="Estimator")
@@ -42,6 +43,8 @@ class Estimator(ABC):
     """Names of the tensors that fitting makes."""
 
     n_features_in_: int
+    feature_names_in_: numpy.ndarray[Any, Any]
+    """Of the columns, where a frame was learned from."""
     # Under the name by which scikit-learn's `clone` copies it.
     _sklearn_output_config: Mapping[str, str] = {}
 
@@ -53,27 +56,52 @@ class Estimator(ABC):
     def _transform(self, x_ND: Tensor) -> Tensor:
         """Change float64 embeddings."""
 
-    def fit(self: S, x: Any, y: Any = None) -> S:
+    def fit(self: S, X: Any, y: Any = None) -> S:
         """Learn from embeddings (samples, dimensions); `y` is not read."""
-        x_ND = matrix_of(x).detach()
+        x_ND = matrix_of(X).detach()
+        check_squares(x_ND)
         # What is learned can be part of a graph later, also where it was learned in inference mode.
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(x_ND.device.type, enabled=False):
             self._fit(x_ND)
         self.n_features_in_ = x_ND.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        if (names := names_of(X)) is not None:
+            self.feature_names_in_ = names
         return self
 
-    def transform(self, x: Array) -> Array:
-        """Embeddings (samples, dimensions) changed as learned; a pandas frame where `set_output` asked for one."""
-        self.check_fitted()
-        made: Any = like(self._transform(matrix_of(x, self.n_features_in_)), x)
-        if self._sklearn_output_config.get("transform") == "pandas":
-            made = frame_of(made, self.get_feature_names_out(), x)
+    def transform(self, X: Array) -> Array:
+        """Embeddings (samples, dimensions) changed as learned; a pandas frame where `set_output` asked for one.
+
+        So it is, for arrays and frames, where scikit-learn is set up so.
+        """
+        self._check_names(X)
+        made: Any = like(self._transform(self.embeddings(X)), X)
+        if self._wanted_output(X) == "pandas":
+            made = frame_of(made, self.get_feature_names_out(), X)
         found: Array = made
         return found
 
-    def fit_transform(self, x: Array, y: Any = None) -> Array:
+    def fit_transform(self, X: Array, y: Any = None) -> Array:
         """Learn from embeddings, and change these."""
-        return self.fit(x, y).transform(x)
+        return self.fit(X, y).transform(X)
+
+    def embeddings(self, X: Any) -> Tensor:
+        """Samples like those that were learned from, in float64."""
+        self.check_fitted()
+        return matrix_of(X, self.n_features_in_)
+
+    def _check_names(self, X: Any) -> None:
+        """Refuse a frame whose columns are not those of the one that was learned from, or in another order."""
+        known, given = getattr(self, "feature_names_in_", None), names_of(X)
+        if known is not None and given is not None and list(known) != list(given):
+            hint = "x[list(estimator.feature_names_in_)]"
+            raise expected(f"columns named and ordered as in fit, {_few(known)}", _few(given), hint)
+
+    def _wanted_output(self, X: Any) -> str | None:
+        """By `set_output`; else as scikit-learn is set up, which knows no tensors, where it has been imported."""
+        sklearn: Any = None if isinstance(X, Tensor) else sys.modules.get("sklearn")
+        everywhere = sklearn.get_config().get("transform_output") if sklearn is not None else None
+        return self._sklearn_output_config.get("transform", everywhere)
 
     def set_output(self: S, *, transform: str | None = None) -> S:
         """Have `transform` give "pandas" frames, or by "default" what came in; None leaves it as it is."""
@@ -147,6 +175,8 @@ class Estimator(ABC):
         """Write settings and what was learned to one safetensors file, whole or not at all."""
         self.check_fitted()
         about = {"settings": _plain(self.get_params()), "dimensions": self.n_features_in_}
+        if hasattr(self, "feature_names_in_"):
+            about["names"] = list(self.feature_names_in_)
         tensors = {key: value.detach().cpu().contiguous() for key, value in self.tensors().items()}
         metadata = {"unsmooth.posthoc": FORMAT, "estimator": self.name, "about": json.dumps(about)}
         return write_whole(Path(path), save(tensors, metadata))
@@ -165,14 +195,14 @@ def whole(name: str, value: Any, default: object, least: int, most: int | None =
     return int(value)
 
 
-def is_number(value: Any) -> bool:
-    """Whether a setting is a number, Python's or numpy's."""
-    return isinstance(value, int | float | numpy.number)
-
-
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Numpy's numbers as Python's: what JSON can hold."""
     return {key: value.item() if isinstance(value, numpy.generic) else value for key, value in settings.items()}
+
+
+def _few(names: Any) -> str:
+    """The first of them."""
+    return ", ".join(map(str, names[:3])) + (", …" if len(names) > 3 else "")
 
 
 def _accept(found: Any) -> tuple[str, type[Estimator]]:
@@ -202,6 +232,8 @@ def load(path: str | Path) -> Estimator:
             found = json.loads(about["about"])
             made = ESTIMATORS[about["estimator"]](**found["settings"])
             made.n_features_in_ = int(found["dimensions"])
+            if "names" in found:
+                made.feature_names_in_ = numpy.array(found["names"], dtype=object)
             made.take_tensors({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
             return made
     except UnsmoothError:

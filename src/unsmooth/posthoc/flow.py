@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.posthoc.arrays import Array, like, matrix_of
-from unsmooth.posthoc.coupling import CouplingFlow
-from unsmooth.posthoc.estimator import Estimator, estimator, is_number, whole
+from unsmooth.numbers import is_number
+from unsmooth.posthoc.arrays import Array, like
+from unsmooth.posthoc.coupling import CouplingFlow, flow_with
+from unsmooth.posthoc.estimator import Estimator, estimator, whole
 
 # Gradients above this norm are shortened: a likelihood has no upper bound.
 _CLIP = 1.0
@@ -72,7 +73,7 @@ class Flow(Estimator):
 
     def _built(self, dimensions: int) -> CouplingFlow:
         hidden = dimensions if self.hidden is None else whole("hidden", self.hidden, None, least=1)
-        layers, seed = whole("layers", self.layers, 4, least=1), whole("seed", self.seed, 0, least=0)
+        layers, seed = whole("layers", self.layers, 4, least=1), whole("seed", self.seed, 0, least=0, most=2**63 - 1)
         return CouplingFlow(dimensions, layers, hidden, seed)
 
     def _check_training(self) -> None:
@@ -132,22 +133,21 @@ class Flow(Estimator):
         z_ND: Tensor = self._on(x_ND.device)(x_ND)[0]
         return z_ND
 
-    def inverse_transform(self, x: Array) -> Array:
+    def inverse_transform(self, X: Array) -> Array:
         """Back to embeddings, exactly."""
-        self.check_fitted()
-        z_ND = matrix_of(x, self.n_features_in_)
-        return like(self._on(z_ND.device).undo(z_ND), x)
+        z_ND = self.embeddings(X)
+        return like(self._on(z_ND.device).undo(z_ND), X)
 
-    def score_samples(self, x: Array) -> Array:
-        """Log p(x) of each sample, in nats."""
-        self.check_fitted()
-        x_ND = matrix_of(x, self.n_features_in_)
-        return like(self._on(x_ND.device).log_likelihood(x_ND), x)
+    def score_samples(self, X: Array) -> Array:
+        """Log p(x) of each sample, in nats; in float32 where the samples have fewer digits, as sums have more."""
+        self._check_names(X)
+        x_ND = self.embeddings(X)
+        return like(self._on(x_ND.device).log_likelihood(x_ND), X, at_least=torch.float32)
 
-    def score(self, x: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean log p(x) over samples, in nats: the higher the better, for choosing settings on samples kept apart."""
-        self.check_fitted()
-        x_ND = matrix_of(x, self.n_features_in_)
+        self._check_names(X)
+        x_ND = self.embeddings(X)
         return float(self._on(x_ND.device).log_likelihood(x_ND).mean())
 
     def tensors(self) -> dict[str, Tensor]:
@@ -157,7 +157,6 @@ class Flow(Estimator):
 
     def take_tensors(self, tensors: dict[str, Tensor]) -> None:
         """The reverse of `tensors`."""
-        self.flow_ = self._built(self.n_features_in_).double().requires_grad_(False)
         weights = {key.removeprefix("flow_."): value for key, value in tensors.items() if key.startswith("flow_.")}
-        self.flow_.load_state_dict(weights)
+        self.flow_ = flow_with(weights, self.n_features_in_).requires_grad_(False)
         self.log_likelihoods_ = tensors["history"].tolist()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
+from unsmooth.numbers import is_number
 from unsmooth.posthoc.arrays import Array, like, matrix_of
-from unsmooth.posthoc.estimator import Estimator, estimator, is_number, whole
+from unsmooth.posthoc.estimator import Estimator, estimator, whole
+from unsmooth.posthoc.principal import more_than_rounding, principal
 
 
 @estimator
@@ -31,6 +32,7 @@ class Whitening(Estimator):
     these cannot be whitened, and `fit` says how many can.
 
     Example:
+        >>> import torch
         >>> x = torch.tensor([[2.0, 1.0], [-2.0, 1.0], [0.0, 2.0], [0.0, 0.0]])
         >>> z = Whitening().fit_transform(x)
         >>> torch.cov(z.mT).abs().round(decimals=4)
@@ -59,31 +61,27 @@ class Whitening(Estimator):
             raise expected("shrinkage from 0 to 1", repr(self.shrinkage), "shrinkage=0.1")
         if samples < 2:
             raise expected("at least two samples to whiten", samples, "more of them")
-        mean_D = x_ND.mean(dim=0)
-        centred_ND = x_ND - mean_D
-        variances_D, directions_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND / (samples - 1))
+        self.mean_, variances_D, directions_DD, varying = principal(x_ND)
         variances_D = (1.0 - self.shrinkage) * variances_D + self.shrinkage * variances_D.mean()
-        # What eigh leaves of a variance that is zero.
-        least = variances_D[-1] * max(samples, all_of_them) * torch.finfo(torch.float64).eps
-        varying = int((variances_D > least).sum())
+        if self.shrinkage and varying:
+            varying = more_than_rounding(variances_D, max(samples, all_of_them))
         if varying < kept:
             many = f"{samples:,} samples that vary in {varying}"
             hint = f"dimensions={varying} or fewer, shrinkage=0.1, or more samples" if varying else "other samples"
             raise expected(f"samples that vary in the {kept} directions to whiten", many, hint)
-        self.mean_ = mean_D
-        self.directions_ = directions_DD.flip(1)[:, :kept].contiguous()
-        self.variances_ = variances_D.flip(0)[:kept].contiguous()
+        self.directions_ = directions_DD[:, :kept].contiguous()
+        self.variances_ = variances_D[:kept].contiguous()
 
     def _transform(self, x_ND: Tensor) -> Tensor:
         mean_D, directions_DK, variances_K = self._on(x_ND.device)
         return (x_ND - mean_D) @ directions_DK * variances_K.rsqrt()
 
-    def inverse_transform(self, x: Array) -> Array:
+    def inverse_transform(self, X: Array) -> Array:
         """Back: exactly where all dimensions were kept, else the nearest embeddings with the kept ones."""
         self.check_fitted()
-        z_NK = matrix_of(x, len(self.variances_))
+        z_NK = matrix_of(X, len(self.variances_))
         mean_D, directions_DK, variances_K = self._on(z_NK.device)
-        return like(z_NK * variances_K.sqrt() @ directions_DK.mT + mean_D, x)
+        return like(z_NK * variances_K.sqrt() @ directions_DK.mT + mean_D, X)
 
     def _on(self, device: Any) -> tuple[Tensor, Tensor, Tensor]:
         return self.mean_.to(device), self.directions_.to(device), self.variances_.to(device)
