@@ -414,3 +414,19 @@ def test_images_are_what_timm_makes_of_them() -> None:
     pixels = origin.image_processor([Image.new("RGB", (90, 70), (51, 51, 51))])["x"]
     assert pixels.shape == (1, 3, 64, 64)
     torch.testing.assert_close(pixels, torch.full_like(pixels, (51 / 255 - 0.5) / 0.5))
+
+
+@pytest.mark.parametrize("name", ["value_residual", "neutreno", "deescalate", "sigma_reparam"])
+def test_timms_ways_past_its_stack(name: str) -> None:
+    model = unsmooth.apply(vit()(), name).eval()
+    images = [torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(count)) for count in (2, 3)]
+    with torch.no_grad():
+        for _ in range(2):
+            for image in images:
+                wanted = model.forward_features(image)
+                found = model.forward_intermediates(image, output_fmt="NLC", norm=True)[0]
+                torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    model.train().set_grad_checkpointing(True)
+    for image in images:
+        model(image).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.requires_grad)

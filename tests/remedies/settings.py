@@ -53,7 +53,7 @@ _POST_NORM = (
 )
 _WITH_ENCODER = ("t5", "whisper")
 # With cross-attention, which adds to the stream between attention and MLP.
-_CROSSED = ("torch_decoder_post",)
+_CROSSED = ("t5", "whisper", "torch_decoder_post", "torch_decoder_pre")
 _PERI_NORM = ("own_encoder_peri", "gemma2", "gemma3")
 _DECODERS = ("gpt2", "neox_parallel", "neox_sequential", "llama", "qwen2", "qwen3", "bert_decoder")
 _CAUSAL = (
@@ -142,8 +142,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "official": Setting({"start": 0.3, "order": 3, "variant": "official"}, refused_by=_WRITTEN_OUT),
     },
     "laplacian": {"the first half": Setting()},
-    "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
-    "layerscale": {"γ by depth": Setting()},
+    "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM, *_CROSSED))},
+    "layerscale": {"γ by depth": Setting(refused_by=_CROSSED)},
     "mimetic": {
         "paper": Setting(as_loaded={"values": "keep", "queries": "keep"}),
         "values alone": Setting({"queries": "keep"}, as_loaded={"values": "keep"}),
@@ -168,12 +168,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "by token": Setting({"scale": 0.1, "scale_by": "token"}),
         "sized first, on the stream": Setting({"scale_by": "first", "place": "block"}),
     },
-    "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM))},
+    "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM, *_CROSSED))},
     "registers": {"four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True)},
-    "residual_scaling": {"1/√L": Setting()},
+    "residual_scaling": {"1/√L": Setting(refused_by=_CROSSED)},
     "rezero": {
-        "norms dropped": Setting({"start": 0.2}),
-        "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}),
+        "norms dropped": Setting({"start": 0.2}, refused_by=_CROSSED),
+        "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}, refused_by=_CROSSED),
     },
     "shaped": {
         "by head": Setting({"alpha": 0.8, "gamma": 0.6}, refused_by=_WINDOWED),
@@ -183,8 +183,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "sharpen": _SPECTRAL,
     "skipinit": {
-        "norms dropped": Setting({"start": 0.2}),
-        "norms kept": Setting({"start": 0.2, "norm": "keep"}),
+        "norms dropped": Setting({"start": 0.2}, refused_by=_CROSSED),
+        "norms kept": Setting({"start": 0.2, "norm": "keep"}, refused_by=_CROSSED),
     },
     "sigma_reparam": {
         "paper": Setting(refused_by=_EXPERTS),

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,8 @@ def bert() -> nn.Module:
         ("contranorm", {"place": "pos7"}, "Expected a known place"),
         ("contranorm", {"dual": 1}, "Expected dual as True or False"),
         ("contranorm", {"identity": "yes"}, "Expected identity as True or False"),
+        ("contranorm", {"identity": ""}, "Expected identity as True or False but got ''"),
+        ("contranorm", {"identity": 0}, "Expected identity as True or False but got 0"),
         ("contranorm", {"learn": "positive", "scale": 0.0}, "Expected scale above 0"),
         ("deepnorm", {"alpha": 0.0}, "Expected alpha above 0 but got 0.0"),
         ("deepnorm", {"beta": -1}, "Expected beta above 0 but got -1"),
@@ -91,6 +94,11 @@ def bert() -> nn.Module:
         ("laplacian", {"heads": 0.0}, "a fraction of all heads between -1 and 1, not 0"),
         ("laplacian", {"heads": "all"}, "heads as indices, a slice or a fraction of all heads"),
         ("laplacian", {"heads": [0, "1"]}, "heads as indices"),
+        (
+            "laplacian",
+            {"heads": np.array([0, 1])},
+            "a slice or a fraction of all heads but got array",
+        ),
         ("layerscale", {"start": "depth"}, "Expected start between"),
         ("neutreno", {"lam": 3}, "Expected lam between"),
         ("neutreno", {"learn": "channel"}, "Expected a known learn"),
@@ -127,6 +135,14 @@ def bert() -> nn.Module:
 )
 def test_bad_options(bert: nn.Module, name: str, options: dict[str, Any], message: str) -> None:
     refused(bert, name, re.escape(message), **options)
+
+
+@pytest.mark.parametrize("blocks", [3, ["encoder.layer.*"], b"encoder.layer.*"])
+def test_bad_blocks(bert: nn.Module, blocks: Any) -> None:
+    refused(bert, "deescalate", "Expected blocks as a pattern over module paths but got", blocks=blocks)
+    for verb in (remedies.undo, remedies.fold, remedies.applied):
+        with pytest.raises(UnsmoothError, match="blocks as a pattern"):
+            verb(bert, blocks=blocks)
 
 
 @pytest.mark.parametrize("layers", [7, -4, [0, 3], [], slice(3, None), True, 0.0, 1.01, "0", [0.5]])

@@ -13,7 +13,14 @@ from unsmooth.models.value_projection import value_projection
 from unsmooth.remedies import apply
 
 # What `heads` means among four.
-CHOICES: list[tuple[Any, list[int]]] = [(0.5, [0, 1]), (-0.25, [3]), ([1, -1], [1, 3]), (2, [2]), (1.0, [0, 1, 2, 3])]
+CHOICES: list[tuple[Any, list[int]]] = [
+    (None, [0, 1, 2, 3]),
+    (0.5, [0, 1]),
+    (-0.25, [3]),
+    ([1, -1], [1, 3]),
+    (2, [2]),
+    (1.0, [0, 1, 2, 3]),
+]
 
 
 @pytest.mark.parametrize(("name", "padded"), CASES)

@@ -51,6 +51,9 @@ def test_chosen(layers: Any, chosen: list[int]) -> None:
         ("all", "layers as indices"),
         ({0, 1}, "layers as indices"),
         (object(), "layers as indices"),
+        (slice("a", None), r"layers as indices, .* but got slice\('a', None, None\)"),
+        (slice(0, 0.5), "layers as indices"),
+        (slice(0, 2, 0), "layers as indices"),
     ],
 )
 def test_refused(layers: Any, message: str) -> None:

@@ -104,6 +104,34 @@ def test_the_mean_in_t5_is_over_real_tokens_of_its_own_stack() -> None:
             assert not module._forward_pre_hooks, name
 
 
+OF_EVERY_BRANCH = ("rezero", "skipinit", "residual_scaling", "layerscale", "layernorm_scaling", "peri_norm")
+
+
+@pytest.mark.parametrize("host", ["t5", "whisper", "torch_decoder_pre"])
+@pytest.mark.parametrize("remedy", OF_EVERY_BRANCH)
+def test_what_is_promised_of_every_branch_is_not_done_to_two_of_three(remedy: str, host: str) -> None:
+    """Also not to the first stack of a model, which is checked before anything is touched."""
+    model = BY_NAME[host].model()
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match="its cross-attention adds to the stream too, and "):
+        remedies.apply(model, remedy)
+    before.check(model)
+
+
+@pytest.mark.parametrize("remedy", OF_EVERY_BRANCH)
+def test_an_encoder_beside_a_decoder_has_no_cross_attention(remedy: str) -> None:
+    model = remedies.apply(BY_NAME["t5"].model(), remedy, stack="encoder")
+    assert [done.stack for done in remedies.applied(model)] == ["encoder"]
+
+
+@pytest.mark.parametrize("remedy", OF_EVERY_BRANCH[:4])
+def test_cross_attention_that_was_asked_for_counts_too(remedy: str) -> None:
+    sizes = {"n_embd": DIM, "n_layer": 2, "n_head": 4, "vocab_size": VOCAB}
+    model = transformers.GPT2Model(transformers.GPT2Config(**sizes, add_cross_attention=True))
+    with pytest.raises(UnsmoothError, match="its cross-attention adds to the stream too, and "):
+        remedies.apply(model, remedy)
+
+
 @pytest.mark.parametrize("remedy", ["deescalate", "contranorm"])
 def test_t5_decodes_with_its_cache(remedy: str) -> None:
     host = BY_NAME["t5"]

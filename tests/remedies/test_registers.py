@@ -155,3 +155,43 @@ def test_other_remedies_keep_working_in_any_order() -> None:
         wanted = got if wanted is None else wanted
         assert got.shape == (2, 8, 32)
         near("bert", got, wanted)
+
+
+HANDING_ON = ("dlcl", "neutreno", "value_residual")
+
+
+@pytest.mark.parametrize("name", HANDING_ON)
+@pytest.mark.parametrize("registers_first", [True, False])
+def test_blocks_that_hand_on_tokens_have_the_same(name: str, registers_first: bool) -> None:
+    """In either order, before anything is touched."""
+    model = BY_NAME["vit"].model()
+    steps: list[tuple[str, Any]] = [("registers", slice(1, 3)), (name, None)]
+    (below, below_layers), (above, layers) = steps if registers_first else steps[::-1]
+    unsmooth.apply(model, below, layers=below_layers)
+    before = Snapshot.of(model)
+    with pytest.raises(
+        UnsmoothError, match=rf"Expected the same tokens in all blocks of {name}.*layers\.0' and 'layers\.1'"
+    ):
+        unsmooth.apply(model, above, layers=layers)
+    before.check(model)
+
+
+@pytest.mark.parametrize("name", HANDING_ON)
+def test_registers_of_two_runs_of_blocks_are_other_tokens(name: str) -> None:
+    model = unsmooth.apply(BY_NAME["vit"].model(), "registers", layers=slice(0, 1))
+    unsmooth.apply(model, "registers", layers=slice(1, 3))
+    with pytest.raises(UnsmoothError, match=f"Expected the same tokens in all blocks of {name}"):
+        unsmooth.apply(model, name)
+
+
+@pytest.mark.parametrize("name", HANDING_ON)
+@pytest.mark.parametrize("registers", [{"layers": slice(1, 3)}, {}, {"count": 0, "layers": slice(0, 1)}])
+@pytest.mark.parametrize("registers_first", [True, False])
+def test_within_registers_they_hand_on(name: str, registers: dict[str, Any], registers_first: bool) -> None:
+    model = BY_NAME["vit"].model()
+    steps: list[tuple[str, dict[str, Any]]] = [("registers", registers), (name, {"layers": slice(1, 3)})]
+    for remedy, options in steps if registers_first else steps[::-1]:
+        unsmooth.apply(model, remedy, **options)
+    host = BY_NAME["vit"]
+    with torch.no_grad():
+        assert host.output(model, host.call(host.inputs())).isfinite().all()

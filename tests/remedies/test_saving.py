@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
 
 import unsmooth
-from tests.remedies.hosts import HOSTS, TestHost
+from tests.remedies.hosts import BY_NAME, HOSTS, TestHost
 from tests.remedies.settings import SETTINGS
 from unsmooth import UnsmoothError, remedies
 from unsmooth.models import origin_of
@@ -43,9 +43,9 @@ def trained(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def hosts_of(name: str) -> list[TestHost]:
-    """Those that can have a remedy in its first setting; not ViTs, whose weights have other names on disk."""
+    """Those that can have a remedy in its first setting."""
     setting = next(iter(SETTINGS[name].values()))
-    return [host for host in HOSTS if host.name not in setting.refused_by and host.kind != "vision"]
+    return [host for host in HOSTS if host.name not in setting.refused_by]
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(SETTINGS) if hosts_of(name)[0].name == "bert"])
@@ -72,6 +72,49 @@ def test_a_trained_remedy_that_bert_cannot_have_comes_back(name: str, tmp_path: 
     with torch.no_grad():
         assert torch.equal(host.output(loaded, call), host.output(model, call))
         assert torch.equal(host.output(unsmooth.undo(loaded), call), host.output(unsmooth.undo(model), call))
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "swin", "neox_parallel", "gpt2", "llama"])
+def test_what_transformers_names_otherwise_on_disk_comes_back(name: str, tmp_path: Path) -> None:
+    host = BY_NAME[name]
+    model = trained(unsmooth.apply(host.model(), "deescalate", learn="channel"))
+    remedies.save(model, tmp_path / "out")
+    drawn = torch.get_rng_state()
+    fresh = host.model(seed=1).train()
+    torch.set_rng_state(drawn)
+    loaded = remedies.restore(fresh, tmp_path / "out")
+    assert loaded is fresh
+    assert loaded.training
+    assert torch.equal(torch.get_rng_state(), drawn)
+    state = model.state_dict()
+    assert loaded.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[key]) for key, value in loaded.state_dict().items())
+
+
+def test_a_transformers_model_in_several_files_comes_back(tmp_path: Path) -> None:
+    host = BY_NAME["vit"]
+    model = unsmooth.apply(host.model(), "deescalate")
+    remedies.save(model, tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").unlink()
+    host.model().save_pretrained(tmp_path / "out", max_shard_size="20KB")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
+    loaded = remedies.restore(host.model(seed=1), tmp_path / "out")
+    call = host.call(host.inputs())
+    with torch.no_grad():
+        assert torch.equal(host.output(loaded, call), host.output(model, call))
+
+
+def test_weights_of_another_model_of_transformers_are_refused(tmp_path: Path) -> None:
+    model = unsmooth.apply(BY_NAME["vit"].model(), "deescalate")
+    remedies.save(model, tmp_path / "out")
+    with pytest.raises(UnsmoothError, match=r"fits BertModel but got .*unsmooth\.load\(folder\)"):
+        remedies.restore(BY_NAME["bert"].model(), tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"no such thing")
+    with pytest.raises(UnsmoothError, match="fits ViTModel but got"):
+        remedies.restore(BY_NAME["vit"].model(), tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").unlink()
+    with pytest.raises(UnsmoothError, match=r"model\.safetensors in"):
+        remedies.restore(BY_NAME["vit"].model(), tmp_path / "out")
 
 
 def test_other_libraries_read_the_plain_model(bert_folder: Path, tmp_path: Path) -> None:

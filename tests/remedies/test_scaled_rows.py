@@ -36,3 +36,14 @@ def test_derivatives_of_every_kind():
     weight = slots.parameter().detach().clone().requires_grad_()
     assert gradcheck(of, weight, check_forward_ad=True)
     assert gradgradcheck(of, weight)
+
+
+def test_many_gradients_at_once():
+    slots = ValueSlots(sites_of(find_anatomy(BY_NAME["torch_post"].model().double()))[0])
+    weight, factor = slots.parameter(), torch.tensor(-0.7, dtype=torch.double)
+    along = torch.randn(3, *slots.rows().shape, dtype=torch.double)
+    rows = scaled_rows(slots, factor)
+    (found,) = torch.vmap(lambda one: torch.autograd.grad(rows, weight, one, retain_graph=True))(along)
+    for one, each in zip(found, along, strict=True):
+        (wanted,) = torch.autograd.grad(scaled_rows(slots, factor), weight, each)
+        assert torch.equal(one, wanted)

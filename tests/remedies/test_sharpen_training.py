@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from tests.remedies.hosts import BY_NAME
 from unsmooth import remedies
 from unsmooth.models import value_projection
+from unsmooth.remedies.spectral.gram import Gram
 
 BASES = ["gram", "orthogonal", "general"]
 ENDS = {"sharpen": (-1.0, 0.0), "smooth": (0.0, 1.0)}
@@ -91,6 +95,48 @@ def test_optimisers_that_write_by_data_are_noticed():
             assert outside(spectrum(model, layer), "sharpen") < 1e-5
 
 
+def scaled_by_one_vector(model):
+    vector_to_parameters(1.5 * parameters_to_vector(model.parameters()).detach(), model.parameters())
+
+
+def scaled_one_by_one(model):
+    for parameter in model.parameters():
+        parameter.data = 1.5 * parameter.data
+
+
+def moved_twice(model):
+    for parameter in model.parameters():
+        kept = 1.5 * parameter.data
+        parameter.data = torch.zeros_like(kept)
+        parameter.data = kept.clone()  # maybe where the first ones lay
+
+
+def written_in_place(model):
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+    model.eval()  # as it says in the docstring
+
+
+@pytest.mark.parametrize("change", [scaled_by_one_vector, scaled_one_by_one, moved_twice, written_in_place])
+@pytest.mark.parametrize("remedy", ["sharpen", "smooth"])
+@pytest.mark.parametrize("basis", ["gram", "orthogonal"])
+def test_weights_that_data_replaces_in_evaluation_are_noticed(basis, remedy, change):
+    model = encoder(remedy, basis=basis).eval()
+    loss_of(model)
+    change(model)
+    loss_of(model)
+    for layer in range(3):
+        assert outside(spectrum(model, layer), remedy) < 1e-5
+
+
+def test_weights_left_alone_in_evaluation_are_not_settled_again(monkeypatch):
+    model = encoder().eval()
+    loss_of(model)
+    monkeypatch.setattr(Gram, "settle", lambda form: pytest.fail("settled again"))
+    loss_of(model)
+    loss_of(model.to("cpu"))
+
+
 @pytest.mark.parametrize("basis", ["orthogonal", "general"])
 def test_gradients_are_those_of_the_weights_in_use(basis):
     # In float64 against finite differences along a random direction, of what B or V and ψ stand for.
@@ -126,6 +172,35 @@ def test_gradient_of_gram_is_that_of_both_its_places():
         attention = plain.layers[layer].self_attn
         wanted = attention.in_proj_weight.grad[64:] - scale[layer] * attention.out_proj.weight.grad.T
         torch.testing.assert_close(model.layers[layer].self_attn.in_proj_weight.grad[64:], wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("basis", BASES)
+def test_transforms_of_torch_func(basis, mode):
+    model = getattr(encoder(basis=basis, dtype=torch.float64), mode)()
+    x, along = torch.randn(2, 3, 6, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(parameters, one):
+        return functional_call(model, parameters, (one.unsqueeze(0),)).square().sum()
+
+    model.eval()  # power steps of training change the model from pass to pass
+    model(x).square().sum().backward()
+    getattr(model, mode)()
+    with sdpa_kernel(SDPBackend.MATH):  # which alone has forward derivatives
+        each = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+        together = vmap(model)(x.unsqueeze(1)).squeeze(1)
+        model.eval()
+        _, slope = jvp(lambda x: model(x).square().sum(), (x,), (along,))
+        steep = grad(lambda x: model(x).square().sum())(x)
+        by_weights = jvp(lambda p: loss(p, x[0]), (parameters,), (parameters,))[1]
+        up = grad(loss)(parameters, x[0])
+    tolerance = {"rtol": 1e-3, "atol": 1e-3} if mode == "train" and basis == "gram" else {}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(each[name].sum(0), parameter.grad, **tolerance)
+    torch.testing.assert_close(together, model(x), **tolerance)
+    torch.testing.assert_close(slope, (steep * along).sum())
+    torch.testing.assert_close(by_weights, sum((up[name] * parameters[name]).sum() for name in up))
 
 
 def test_eigenvalues_outside_the_interval_come_back():

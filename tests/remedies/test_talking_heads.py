@@ -43,6 +43,25 @@ def test_logits_and_maps_are_mixed_over_heads(name: str, padded: str | None) -> 
     )
 
 
+@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
+def test_the_maps_in_use_are_handed_on(name: str) -> None:
+    model = apply(exact(name), "talking_heads")
+    set_all(name, model, "talking_heads", logits=0.7, maps=0.7, bias=0.3)
+    call, real = exact_call(name)
+    for block in record(name, model, call):
+        near(block.heads, (block.map @ block.values_by_head()).transpose(1, 2), real, tolerance=1e-5)
+
+
+def test_no_map_is_handed_on_where_the_host_forms_none() -> None:
+    host = BY_NAME["llama"]
+    model = apply(host.model(), "talking_heads", layers=[1])
+    assert model.config._attn_implementation == "sdpa"
+    found: list[Any] = []
+    model.model.layers[1].self_attn.register_forward_hook(lambda module, args, out: found.append(out[1]))
+    host.output(model, host.call(host.inputs()))
+    assert found == [None]
+
+
 def test_starts_as_the_plain_model() -> None:
     for name in ("bert", "llama", "torch_causal", "own_decoder_relative"):
         host = BY_NAME[name]

@@ -107,8 +107,8 @@ def with_edits(block: nn.Module, values: ValueProjection) -> ValueProjection:
 
 def handed_on(block: nn.Module) -> dict[str, Any] | None:
     """What the edits of a stack hand from block to block, as it is now; None for a plain block."""
-    held = getattr(getattr(getattr(block, HOME, None), "shared", None), "held", None)
-    return dict(held) if isinstance(held, dict) else None
+    shared = getattr(getattr(block, HOME, None), "shared", None)
+    return None if shared is None else dict(shared.here())
 
 
 @contextmanager
@@ -118,14 +118,12 @@ def handing_on(block: nn.Module, held: Mapping[str, Any] | None) -> Iterator[Non
     if now is None or held is None:
         yield
         return
-    place = getattr(block, HOME).shared.held
+    shared = getattr(block, HOME).shared
     try:
-        _refill(place, held)
+        shared.begin().update(held)
         yield
     finally:
-        _refill(place, now)
-
-
-def _refill(place: dict[str, Any], content: Mapping[str, Any]) -> None:
-    place.clear()
-    place.update(content)
+        if now:
+            shared.begin().update(now)
+        else:
+            shared.end()

@@ -68,6 +68,16 @@ class Wiring:
         return self.output_norms or (self.output, (self.mlp or self.experts)[-1])
 
     @property
+    def values_path(self) -> str:
+        """The module whose output holds the values."""
+        return self.values_at or self.value
+
+    @property
+    def heads_path(self) -> str:
+        """The module whose input is the heads side by side."""
+        return self.heads_at or self.output
+
+    @property
     def input_norms(self) -> tuple[str, ...]:
         """The norms of attention and MLP: two, or the one that both read."""
         return tuple(dict.fromkeys(self.norms))

@@ -8,7 +8,7 @@ saving) is done for it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -134,6 +134,13 @@ class Edit(nn.Module):
         """Where this edit acts: the methods above that its class overrides, or fewer where options say so."""
         return tuple(place for place in PLACES if getattr(type(self), place) is not getattr(Edit, place))
 
+    def hands_on(self) -> str | None:
+        """The name under which its blocks hand each other, in one pass, something with a place for every token.
+
+        Blocks with the same name must have the same tokens. None where nothing is handed on.
+        """
+        return None
+
     @classmethod
     def prepare(cls, edits: Sequence[Edit]) -> None:
         """Called before each pass of the stack with all its edits of this class: for what is done for all at once."""
@@ -158,6 +165,13 @@ class Edit(nn.Module):
         """
         return cls.causal == "masked"
 
+    def writes(self, site: Site) -> Iterable[nn.Parameter]:
+        """The weights of the block that `install` writes to, which it is not given where other modules hold them too.
+
+        Those that are only read, or taken away for a while, are none of them.
+        """
+        return ()
+
     def install(self, site: Site) -> None:
         """Change weights, where the remedy does; called once, after all checks have passed."""
 
@@ -175,6 +189,10 @@ class Edit(nn.Module):
     def fold(self, site: Site) -> None:
         """Write what the edit does into the block's own weights; then it is taken out."""
         raise NotImplementedError
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """The weights of the block that `fold` writes to, refused where other modules hold them too; by default all."""
+        return site.block.parameters()
 
     def why_not_foldable(self) -> str | None:
         """Why this edit cannot become plain weights, or None where it can."""

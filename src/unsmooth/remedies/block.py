@@ -42,6 +42,10 @@ class BlockRemedies(nn.Module):
         super().__init__()
         self.shared = shared
         self.now = Volatile()
+        # Those whose values or heads are edited, by path: others may put modules in their place later.
+        self.projections: dict[str, nn.Module] = {}
+        # Of those that have edits now, in the order of the stack.
+        self.is_first = self.is_last = False
         # What opening the block up changed, to be undone with the last edit.
         self.before: dict[str, object] = {}
 
@@ -97,7 +101,8 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
         )
         # First, so that those who record what a block gives record what it hands on.
-        block.register_forward_hook(LeaveBlock(home, home.now, site.host.batch_first(block)), prepend=True)
+        leave = LeaveBlock(home, home.now, site.host.batch_first(block))
+        block.register_forward_hook(leave, prepend=True, always_call=True)
         fit = FitCheckpoint(site.index, site.depth, site.host, site.path)
         block.register_load_state_dict_pre_hook(fit)  # type: ignore[no-untyped-call]
     home.add_module(name, edit)
@@ -106,12 +111,12 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     at = _modules(site)
     for place in _places_in(site, edit):
         if place == "on_values":
-            _values(site).register_forward_hook(EditValues(edit, home.now, wiring))
+            _values(site, home).register_forward_hook(EditValues(edit, home.now, wiring))
         elif place == "on_mixing":
             edit_mixing(block.get_submodule(wiring.attention), Mixing(edit, home.now, wiring.windowed))
         elif place == "on_heads":
             _note_values(site, home)
-            _heads(site).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
+            _heads(site, home).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
         elif place.endswith("_sum"):
             _hook_sum(site, edit, place, home)
         elif place.endswith("_input"):
@@ -171,16 +176,16 @@ def _sums_last(module: nn.Module) -> None:
         module._forward_hooks[key] = module._forward_hooks.pop(key)
 
 
-def _values(site: Site) -> nn.Module:
-    return site.block.get_submodule(site.wiring.values_at or site.wiring.value)
+def _values(site: Site, home: BlockRemedies) -> nn.Module:
+    return home.projections.setdefault(site.wiring.values_path, site.block.get_submodule(site.wiring.values_path))
 
 
-def _heads(site: Site) -> nn.Module:
-    return site.block.get_submodule(site.wiring.heads_at or site.wiring.output)
+def _heads(site: Site, home: BlockRemedies) -> nn.Module:
+    return home.projections.setdefault(site.wiring.heads_path, site.block.get_submodule(site.wiring.heads_path))
 
 
 def _note_values(site: Site, home: BlockRemedies) -> None:
-    module = _values(site)
+    module = _values(site, home)
     if not any(isinstance(hook, EditValues) and hook.edit is None for hook in module._forward_hooks.values()):
         module.register_forward_hook(EditValues(None, home.now, site.wiring))
 
@@ -208,7 +213,9 @@ def hook_stack(stack: nn.Module, shared: Volatile) -> None:
     for kind in (EnterStack, LeaveStack):
         remove_hooks(stack, kind=kind, shared=shared)
     found = [home for module in stack.modules() if (home := remedies_of(module)) is not None]
-    homes: list[nn.Module] = [home for home in found if home.shared is shared]
+    homes = [home for home in found if home.shared is shared]
+    for place, one in enumerate(homes):
+        one.is_first, one.is_last = place == 0, place == len(homes) - 1
     if homes:
         stack.register_forward_pre_hook(EnterStack(shared, homes), prepend=True)
-        stack.register_forward_hook(LeaveStack(shared))
+        stack.register_forward_hook(LeaveStack(shared), always_call=True)

@@ -1,4 +1,4 @@
-"""What remedies that scale a branch share: folding the factor into weights, and telling it to those who explain."""
+"""What remedies of the branches share: folding factors into weights, telling them to those who explain, refusals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from torch import Tensor, nn
 from unsmooth.models.block_parts import adds_one, part
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.site import Site, as_in_out
+
+
+def crossed(site: Site, but: str) -> str | None:
+    """Why a remedy of every branch cannot have a block with cross-attention; None where the block has none.
+
+    Edits reach attention and MLP only, so that a third branch would be added as it always was.
+
+    Args:
+        site: The block.
+        but: What the remedy lacks for that branch.
+    """
+    return f"its cross-attention adds to the stream too, {but}" if has_cross(site) else None
+
+
+def has_cross(site: Site) -> bool:
+    """Whether a block has cross-attention, also where its family has it only in models built to read another one."""
+    return "cross" in site.host.taps(site.block) or getattr(site.block, "crossattention", None) is not None
 
 
 def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
@@ -39,6 +56,11 @@ def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> N
             site.block.get_parameter(path).data.mT.mul_(scale)
         else:
             scale_linear(part(site.block, path), scale)
+
+
+def folded_scales(site: Site) -> list[nn.Parameter]:
+    """The weights that `fold_scales` writes to."""
+    return site.weights_at(*site.wiring.ends)
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:

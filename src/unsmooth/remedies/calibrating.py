@@ -37,6 +37,7 @@ def calibrate(model: M, batch: Any) -> M:
 
     Example:
         >>> from unsmooth.remedies import apply
+        >>> _ = torch.manual_seed(1)
         >>> layer = nn.TransformerEncoderLayer(4, nhead=2, batch_first=True)
         >>> model = apply(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), "admin", start="ones")
         >>> model = calibrate(model, torch.randn(8, 5, 4))

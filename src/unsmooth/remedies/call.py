@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,17 +18,68 @@ from unsmooth.remedies.memory import Memory
 LOWEST_SEEN = -1e3
 
 
+class _Thread:
+    """Stands for a thread, and is gone with it."""
+
+
+_LOCAL = threading.local()
+_Places = WeakKeyDictionary[_Thread, dict[str, Any]]
+
+
+def _thread() -> _Thread:
+    found: _Thread = _LOCAL.__dict__.setdefault("thread", _Thread())
+    return found
+
+
+def _by_thread() -> _Places:
+    return WeakKeyDictionary()
+
+
 class Volatile:
-    """Holds tensors of the forward pass under way; comes out empty when a model is copied or saved."""
+    """Holds tensors of the forward pass under way; comes out empty when a model is copied or saved.
+
+    Threads that call one model at once do not meet here: each has what it began itself. Compiled code cannot ask which
+    thread it runs in, and has what was begun last.
+    """
 
     def __init__(self) -> None:
         self.held: dict[str, Any] = {}
+        self._threads = _by_thread()
+
+    def begin(self) -> dict[str, Any]:
+        """A place for what this thread holds from here on; what it held before is let go."""
+        if torch.compiler.is_compiling():
+            self._threads = _by_thread()  # or what is not compiled would find what was before
+            self.held.clear()
+            return self.held
+        place: dict[str, Any] = {}  # not by way of `held`, which another thread may have changed meanwhile
+        self._threads[_thread()] = self.held = place
+        return place
+
+    def here(self) -> dict[str, Any]:
+        """What this thread holds or, where it began nothing, what was begun last."""
+        return self.held if torch.compiler.is_compiling() else self._threads.get(_thread(), self.held)
+
+    def own(self) -> dict[str, Any]:
+        """What this thread has begun; not in compiled code."""
+        return self._threads.get(_thread(), {})
+
+    def every(self) -> list[dict[str, Any]]:
+        """What all threads hold; not in compiled code."""
+        return [*self._threads.values(), self.held]
+
+    def end(self) -> None:
+        """Let go of what this thread holds."""
+        place = self.here()
+        if not torch.compiler.is_compiling():
+            self._threads.pop(_thread(), None)
+        place.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.held = {}
+        self.held, self._threads = {}, _by_thread()
 
 
 @dataclass
@@ -78,8 +131,7 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
         return mask[:, -tokens:].bool(), None
     if mask.ndim != 4:
         raise expected("a 2-D or 4-D attention mask", f"shape {tuple(mask.shape)}", "(batch, tokens), 1 for real")
-    # Added to the logits where it is of floats; else it says who is seen (DeBERTa has numbers 0 and 1).
-    seen = mask > LOWEST_SEEN if mask.is_floating_point() else mask.bool()
+    seen = seen_by(mask)
     if seen.shape[-2] == 1 and tokens > 1:  # the same for every query, so it only says what is real
         return seen[:, 0, 0, -tokens:].expand(batch, tokens), None
     offset = seen.shape[-1] - seen.shape[-2]
@@ -91,6 +143,35 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
     sees_previous = sees_previous[:, -(tokens - 1) :]
     begins = ~sees_previous & real_BN[:, :-1] & real_BN[:, 1:]
     return real_BN, torch.nn.functional.pad(begins, (1, 0))
+
+
+def seen_by(mask: Tensor) -> Tensor:
+    """Where a query sees a key: by what is added to the logits, or else as it says (DeBERTa has numbers 0 and 1)."""
+    return mask > LOWEST_SEEN if mask.is_floating_point() else mask.bool()
+
+
+def are_packed(seen: Tensor) -> bool:
+    """Whether rows hold several sequences that see nothing of one another. Waits for the device.
+
+    Args:
+        seen: Where a query sees a key, (..., tokens, tokens), or more keys than queries, the newest last.
+
+    Example:
+        >>> are_packed(torch.block_diag(torch.ones(2, 2), torch.ones(1, 1)).bool())
+        True
+        >>> near = torch.ones(4, 4).tril(1).triu(-1).bool()  # a window
+        >>> padded = torch.tensor([True, False, True, True]).expand(4, 4)
+        >>> are_packed(near), are_packed(padded)
+        (False, False)
+    """
+    seen = seen[..., -seen.shape[-2] :]
+    real = seen.diagonal(dim1=-2, dim2=-1)
+    begins = ~seen.diagonal(-1, dim1=-2, dim2=-1) & real[..., :-1] & real[..., 1:]
+    if not bool(begins.any()):
+        return False
+    sequence = torch.nn.functional.pad(begins, (1, 0)).cumsum(dim=-1)
+    others = (sequence.unsqueeze(-1) != sequence.unsqueeze(-2)) & real.unsqueeze(-1) & real.unsqueeze(-2)
+    return not bool((seen & others).any())
 
 
 def packed_starts(told: Mapping[str, Any], tokens: int) -> Tensor | None:

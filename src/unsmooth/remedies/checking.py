@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -47,7 +47,7 @@ def check_plain(model: nn.Module) -> None:
         if is_compiled(module):
             what = "a compiled one, which ignores what is changed after"
             raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
-        if kind in ("DistributedDataParallel", "FullyShardedDataParallel"):
+        if kind in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"):
             raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
     if _is_sharded(model):
         raise expected("whole weights", "sharded ones", "unsmooth.apply before fully_shard")
@@ -120,6 +120,30 @@ def check_norms(site: Site, edit: Edit) -> None:
             raise UnsmoothError(
                 f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits what one of "
                 "attention and MLP reads, and here both read one norm."
+            )
+
+
+def check_handed_on(sites: Sequence[Site], new: Mapping[str, Edit]) -> None:
+    """Refuse blocks that hand each other something for every token and would have other tokens.
+
+    Args:
+        sites: The blocks of a stack, with the edits that they have.
+        new: Path of a block to the edit that it is to get.
+    """
+    groups: dict[str, list[tuple[Site, str, tuple[int, ...]]]] = {}
+    for site in sites:
+        edits = [*edits_at(site).values(), *([new[site.path]] if site.path in new else [])]
+        bring = tuple(edit.order for edit in edits if getattr(edit, "extra_inside", 0))
+        for edit in edits:
+            if (key := edit.hands_on()) is not None:
+                groups.setdefault(key, []).append((site, edit.name, bring))
+    for (first, name, tokens), *rest in groups.values():
+        other = next((site for site, _, bring in rest if bring != tokens), None)
+        if other is not None:
+            raise expected(
+                f"the same tokens in all blocks of {name}, which hand each other what they made of each",
+                f"blocks {first.path!r} and {other.path!r}, of which one has registers that the other has not",
+                f"registers in every layer, or {name} in layers that all have them or all have none",
             )
 
 

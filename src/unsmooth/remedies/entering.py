@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit, leak
-from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile, packed_starts, read_mask
-from unsmooth.remedies.hooks import Hook, turned
+from unsmooth.remedies.call import Call, Volatile, are_packed, packed_starts, read_mask, seen_by
+from unsmooth.remedies.hooks import EditHeads, EditValues, Hook, turned
 from unsmooth.remedies.memory import Memory
-from unsmooth.remedies.passes import begin_pass, shared_in
+from unsmooth.remedies.passes import begin_pass, end_pass, goes_past_the_stack, shared_in
 from unsmooth.remedies.site import is_causal
 
 # What blocks call their masks.
@@ -27,20 +28,25 @@ _MASKS = ("attention_mask", "attn_mask", "src_mask", "src_key_padding_mask", "tg
 class EnterStack(Hook):
     """Before a pass of the stack: forget the last one, and let edits do what they do for all layers at once."""
 
-    def __init__(self, shared: Volatile, blocks: list[nn.Module]) -> None:
+    def __init__(self, shared: Volatile, blocks: Sequence[nn.Module]) -> None:
         self.shared = shared
         self.blocks = blocks
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Called by torch before the stack."""
         begin_pass(self.shared)
-        together: dict[type[Edit], list[Edit]] = {}
-        for block in self.blocks:
-            for edit in block.children():
-                if type(edit).prepare.__func__ is not Edit.prepare.__func__:  # type: ignore[attr-defined]
-                    together.setdefault(type(edit), []).append(edit)  # type: ignore[arg-type]
-        for kind, edits in together.items():
-            kind.prepare(edits)
+        prepare(self.blocks)
+
+
+def prepare(blocks: Sequence[nn.Module]) -> None:
+    """Let the edits of these blocks do what they do together before a pass."""
+    together: dict[type[Edit], list[Edit]] = {}
+    for block in blocks:
+        for edit in block.children():
+            if type(edit).prepare.__func__ is not Edit.prepare.__func__:  # type: ignore[attr-defined]
+                together.setdefault(type(edit), []).append(edit)  # type: ignore[arg-type]
+    for kind, edits in together.items():
+        kind.prepare(edits)
 
 
 class LeaveStack(Hook):
@@ -51,11 +57,7 @@ class LeaveStack(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """Called by torch after the stack."""
-        # Compiled, what is left would be an output more, and a reason to compile again.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.shared.held.pop("mask", None)
-        else:
-            self.shared.held.clear()
+        end_pass(self.shared)
 
 
 class EnterBlock(Hook):
@@ -77,6 +79,8 @@ class EnterBlock(Hook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by torch before the block."""
+        self._check_projections(module)
+        self._begin_past_the_stack()
         stream = first_input(args, kwargs)
         shared = shared_in(stream, self.shared)
         if stream.ndim != 3 or stream.is_nested:
@@ -95,13 +99,36 @@ class EnterBlock(Hook):
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
         masked = any(self._argument(name, args, kwargs) is not None for name in _MASKS)
-        call = self.now.held["call"] = Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
-        for edit in self.home.children():
-            if isinstance(edit, Edit) and "on_entering" in edit.places():
+        call = Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
+        self.now.begin()["call"] = call
+        for edit in self._edits():
+            if "on_entering" in edit.places():
                 call.stream = edit.on_entering(call.stream, call)
         if call.stream is stream:
             return None
         return with_first_input(args, kwargs, turned(call.stream, self.batch_first))
+
+    def _edits(self) -> list[Edit]:
+        return [edit for edit in self.home.children() if isinstance(edit, Edit)]
+
+    def _check_projections(self, block: nn.Module) -> None:
+        """Refuse a module in the place of one whose values or heads are edited: what it adds would go unedited."""
+        if torch.compiler.is_compiling():
+            return
+        projections: Any = self.home.projections
+        for path, known in projections.items():
+            found = _submodule(block, path)
+            if found is not known and not _acts_in(found, known):
+                what = f"the {path!r} that remedies were applied to"
+                hint = "unsmooth.undo before it is replaced, and unsmooth.apply once it is merged"
+                raise expected(what, f"a {type(found).__name__} in its place", hint)
+
+    def _begin_past_the_stack(self) -> None:
+        """Where blocks are called one by one: the first begins a pass, and each prepares its own edits."""
+        if goes_past_the_stack(self.shared):
+            if self.home.is_first:
+                begin_pass(self.shared, by_stack=False)
+            prepare([self.home])
 
     def _argument(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if name in kwargs:
@@ -117,9 +144,11 @@ class EnterBlock(Hook):
         if mask is None:  # timm's word for it, in any shape that torch's attention takes
             mask = self._argument("attn_mask", args, kwargs)
             whole = None if mask is None else mask[(None,) * (4 - mask.ndim)]
-        held = self.shared.held.get("mask")
+        held = self.shared.here().get("mask")
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
-            held = self.shared.held["mask"] = (mask, read_mask(whole, batch, tokens, causal))
+            held = self.shared.here()["mask"] = (mask, read_mask(whole, batch, tokens, causal))
+        if not causal and whole is not None and whole.ndim == 4 and whole.shape[-2] > 1:
+            self._refuse_packed(mask, lambda: seen_by(whole))
         if mask is None and causal and batch == 1 and self._in_one_kernel():
             return None, packed_starts(kwargs, tokens)
         return held[1]
@@ -131,7 +160,7 @@ class EnterBlock(Hook):
 
     def _causal_by_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Torch's layer is causal where its mask is; torch itself recognises only one form of such a mask."""
-        edits = [edit for edit in self.home.children() if isinstance(edit, Edit) and edit.causal != "unchanged"]
+        edits = [edit for edit in self._edits() if edit.causal != "unchanged"]
         if not edits:  # nobody asks
             return False
         said = (self._argument(name, args, kwargs) for name in ("is_causal", "tgt_is_causal"))
@@ -144,8 +173,62 @@ class EnterBlock(Hook):
 
     def _hides_future(self, mask: Tensor) -> bool:
         """Reads the mask: a graph break where a model is compiled, and none where `is_causal=True` says it."""
-        held = self.shared.held.get("mask")
+        held = self.shared.here().get("mask")
         if held is None or held[0] is not mask:
-            seen = ~mask if mask.dtype == torch.bool else mask > LOWEST_SEEN
-            held = self.shared.held["mask"] = (mask, seen.shape[-1] > 1 and not bool(seen.triu(1).any()))
+            seen = _seen_in_torch(mask)
+            held = self.shared.here()["mask"] = (mask, seen.shape[-1] > 1 and not bool(seen.triu(1).any()))
+        self._refuse_packed(mask, lambda: _seen_in_torch(mask))
         return bool(held[1])
+
+    def _refuse_packed(self, mask: Tensor, seen: Callable[[], Tensor]) -> None:
+        """Sequences that a mask keeps apart in one row would meet in a mean over tokens. Looked at where one can look.
+
+        Args:
+            mask: As the block is handed it: most models hand all their blocks the same one, or two of them by turns.
+            seen: From it, where a query sees a key, (..., queries, keys).
+        """
+        averaging = [edit for edit in self._edits() if edit.causal != "unchanged" and not _goes_by_attention(edit)]
+        if not averaging or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(mask):
+            return
+        if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        looked_at = self.shared.here().setdefault("packed", [])
+        known = next((packed for one, packed in looked_at if one is mask), None)
+        if known is None:
+            known = are_packed(seen())
+            looked_at.append((mask, known))
+        if known:
+            what = f"one sequence in each row for {averaging[0].name}, which compares a token with all others"
+            raise expected(what, "several that the mask keeps apart", "a row for each of them, padded")
+
+
+def _seen_in_torch(mask: Tensor) -> Tensor:
+    """Where a query sees a key, by a mask of torch's layers, which is True where it does not."""
+    return ~mask if mask.dtype == torch.bool else seen_by(mask)
+
+
+def _submodule(block: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return block.get_submodule(path)
+    except AttributeError:  # a wrapper that hands no names on
+        return None
+
+
+def _acts_in(found: nn.Module | None, known: nn.Module) -> bool:
+    """Whether edits that hang on a module still see all there is, with another in its place.
+
+    So it is where that took the hooks over, as quantised modules and replicas do, and where it only wraps the module,
+    as compiled ones do; not where it has weights of its own beside it, or other ones.
+    """
+    if found is None:
+        return True
+    hooks = (*found._forward_hooks.values(), *found._forward_pre_hooks.values())
+    if any(isinstance(hook, EditValues | EditHeads) for hook in hooks):
+        return True
+    own = {id(one) for one in known.parameters()}
+    return any(one is known for one in found.modules()) and all(id(one) in own for one in found.parameters())
+
+
+def _goes_by_attention(edit: Edit) -> bool:
+    """Whether a token gets of others only what attention's own map lets it see."""
+    return "on_mixing" in edit.places() and edit.keeps_to_map()

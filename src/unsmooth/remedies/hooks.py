@@ -12,6 +12,7 @@ from unsmooth.models.watch import first_output
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Call, Volatile
+from unsmooth.remedies.passes import end_past_the_stack
 
 # Where a module keeps its hooks, and what else it keeps under the same keys.
 _TABLES = {
@@ -58,10 +59,19 @@ class LeaveBlock(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Called by torch after the block."""
-        call = self.now.held.pop("call", None)
+        call = self.now.here().get("call")
+        self.now.end()
+        # No output: the block raised an error, as it does in a backward pass that needs no more of it.
+        changed = None if call is None or output is None else self._changed(output, call)
+        if self.home.is_last:
+            end_past_the_stack(self.home.shared)  # type: ignore[arg-type]
+        return changed
+
+    def _changed(self, output: Any, call: Call) -> Any:
+        """What the block hands on; None where it stays as it is."""
         edits = [edit for edit in self.home.children() if isinstance(edit, Edit)]
         due = [(edit, place) for place in ("on_block", "on_leaving") for edit in edits if place in edit.places()]
-        if call is None or not due:
+        if not due:
             return None
         x_BND = turned(first_output(output), self.batch_first)
         for edit, place in due:
@@ -80,7 +90,7 @@ class EditStream(Hook):
 
     def edited(self, x: Tensor) -> Tensor | None:
         """What becomes of it; None where the module is called by itself, outside its block."""
-        call = self.now.held.get("call")
+        call = self.now.here().get("call")
         if call is None:
             return None
         return turned(self.change(turned(x, self.batch_first), call), self.batch_first)
@@ -135,7 +145,7 @@ class NoteMiddle(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Tensor) -> None:
         """Called by torch after the norm."""
-        call = self.now.held.get("call")
+        call = self.now.here().get("call")
         if call is not None:
             call.middle = turned(output, self.batch_first)
 
@@ -150,7 +160,7 @@ class EditValues(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
         """Called by torch after the values are made."""
-        call = self.now.held.get("call")
+        call = self.now.here().get("call")
         if call is None:
             return None
         values = self.wiring.values_of(output)
@@ -176,7 +186,7 @@ class EditHeads(Hook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
         """Called by torch before the heads are projected."""
-        call = self.now.held.get("call")
+        call = self.now.here().get("call")
         if call is None:
             return None
         heads_BNHE = args[0].unflatten(-1, (self.heads.query, self.heads.dim))

@@ -19,7 +19,8 @@ def choose_layers(layers: Layers, depth: int, what: str = "layers") -> list[int]
         what: What they are, where they are not layers.
 
     Raises:
-        UnsmoothError: An index is out of range, a fraction is not between -1 and 1, or nothing is chosen.
+        UnsmoothError: An index is out of range, a fraction is not between -1 and 1, a slice has ends that are no whole
+            numbers or a step of 0, or nothing is chosen.
 
     Example:
         >>> choose_layers(slice(8, None), 12), choose_layers([0, -1], 12), choose_layers(-0.25, 12)
@@ -33,7 +34,7 @@ def choose_layers(layers: Layers, depth: int, what: str = "layers") -> list[int]
     if isinstance(layers, bool):
         raise _not_chosen(layers, depth, what)
     if isinstance(layers, slice):
-        chosen = list(range(depth))[layers]
+        chosen = _slice(layers, depth, what)
     elif isinstance(layers, float):
         chosen = _fraction(layers, depth, what)
     elif isinstance(layers, int):
@@ -45,6 +46,13 @@ def choose_layers(layers: Layers, depth: int, what: str = "layers") -> list[int]
     if not chosen:
         raise expected(f"at least one of {depth} {what}", f"none ({what}={layers!r})", f"{what}=slice(0, {depth})")
     return chosen
+
+
+def _slice(layers: slice, depth: int, what: str) -> list[int]:
+    try:
+        return list(range(depth))[layers]
+    except (TypeError, ValueError):  # ends that are no whole numbers, or a step of 0
+        raise _not_chosen(layers, depth, what) from None
 
 
 def _fraction(fraction: float, depth: int, what: str) -> list[int]:

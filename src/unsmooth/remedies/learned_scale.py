@@ -5,7 +5,7 @@ r"""What ReZero and SkipInit share: branches times a learned number, with or wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, choice, within
-from unsmooth.remedies.branches import fold_scales, scaled_output
+from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import Dropped, drop_norms, put_back_norms, take_norms_out, who_needs_norms
 from unsmooth.remedies.site import Site
@@ -50,7 +50,9 @@ class LearnedScale(Edit):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where another remedy rests on the norms."""
+        """Where a branch would have no α, or another remedy rests on the norms."""
+        if (reason := crossed(site, "and would have neither α nor its norm dropped")) is not None:
+            return reason
         other = who_needs_norms(site) if options.get("norm") == "drop" else None
         return None if other is None else f'{other} rests on the norms that norm="drop" takes away'
 
@@ -74,6 +76,10 @@ class LearnedScale(Edit):
     def fold(self, site: Site) -> None:
         """Into both branches."""
         fold_scales(site, self.alpha[0], self.alpha[-1])
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """What ends both branches."""
+        return folded_scales(site)
 
     def why_not_foldable(self) -> str | None:
         """Dropped norms cannot be written into weights."""

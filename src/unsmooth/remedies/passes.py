@@ -34,24 +34,60 @@ class _Gone(dict[str, Any]):
         raise _not_there()
 
 
-def begin_pass(shared: Volatile) -> None:
-    """Forget the last pass."""
-    shared.held.clear()
+def begin_pass(shared: Volatile, by_stack: bool = True) -> None:
+    """Forget this thread's last pass.
+
+    Args:
+        shared: Of the stack.
+        by_stack: Whether the module that runs the stack begins it, and ends it. There are ways past that module:
+            timm's ``forward_intermediates`` goes over the blocks itself, and so does its checkpointing.
+    """
+    held = shared.begin()
     if not torch.compiler.is_compiling():
-        shared.held["pass"] = (object(), torch._C._current_graph_task_id())
+        held["pass"] = (object(), torch._C._current_graph_task_id())
+        held["by_stack"] = by_stack
+
+
+def end_pass(shared: Volatile) -> None:
+    """Let go of what blocks shared, unless they may run again in the backward pass."""
+    # Compiled, what is left would be an output more, and a reason to compile again.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        shared.end()
+        return
+    held = shared.here()
+    for key in ("mask", "packed"):  # what masks were found to say
+        held.pop(key, None)
+    held["by_stack"] = False
+
+
+def goes_past_the_stack(shared: Volatile) -> bool:
+    """Whether a block is called, not again in a backward pass, while the module that runs the stack is not."""
+    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+        return False
+    return not shared.own().get("by_stack", False)
+
+
+def end_past_the_stack(shared: Volatile) -> None:
+    """After the last block: the same for a pass that no module ends, where nothing of it can be needed again."""
+    if not torch.compiler.is_compiling() and not torch.is_grad_enabled() and shared.own().get("by_stack") is False:
+        shared.end()
 
 
 def shared_in(stream: Tensor, shared: Volatile) -> dict[str, Any]:
     """What the blocks of the pass share that `stream` belongs to."""
-    if torch.compiler.is_compiling() or "pass" not in shared.held:
-        return shared.held
-    mark, task = shared.held["pass"]
+    held = shared.here()
+    if torch.compiler.is_compiling() or "pass" not in held:
+        return held
+    mark, task = held["pass"]
     if torch._C._current_graph_task_id() == task:
         if torch.is_grad_enabled():
             setattr(stream, _MARK, mark)
-        return shared.held
-    # In a backward pass that the model's pass was not begun in: the block is running again.
-    return shared.held if getattr(stream, _MARK, None) is mark else _Gone()
+        return held
+    # In a backward pass that the model's pass was not begun in: the block is running again, on a GPU in a thread of
+    # torch's own.
+    wanted = getattr(stream, _MARK, None)
+    found = (one for one in shared.every() if wanted is not None and one.get("pass", (None,))[0] is wanted)
+    return next(found, _Gone())
 
 
 def _not_there() -> UnsmoothError:

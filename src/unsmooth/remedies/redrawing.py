@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.site import Site
@@ -16,7 +16,8 @@ class Redrawing(Edit):
     """An edit that keeps the weights it writes over, as long as they are what lies below.
 
     A plain checkpoint that is loaded afterwards replaces what was written, and what was written over: undone, the model
-    is the one that was loaded.
+    is the one that was loaded. So does a checkpoint without the buffers of this one, such as a copy of
+    `named_parameters` alone, which nothing tells from a plain one.
 
     Args:
         site: The block.
@@ -29,6 +30,10 @@ class Redrawing(Edit):
         if draws:
             # A part of the state, so that a checkpoint of this model is told from one of the plain model.
             self.register_buffer("drawn", torch.ones(1, device=site.output_matrix().device))
+
+    def writes(self, site: Site) -> Iterable[nn.Parameter]:
+        """Any, where it writes at all."""
+        return site.block.parameters() if "drawn" in self._buffers else ()
 
     def keep(self, weights: Sequence[Tensor]) -> None:
         """Remember weights before they are written over."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import LOWEST_SEEN, Call, Volatile
-from unsmooth.remedies.mixing import LOWEST_SEEN_IN_WINDOWS, TorchMix, TransformersMix
+from unsmooth.remedies.mixing import LOWEST_SEEN_IN_WINDOWS, Mix, TorchMix, TransformersMix
 from unsmooth.remedies.opening import (
     close_timm_attention,
     is_open_timm_attention,
@@ -44,7 +44,7 @@ class Mixing:
 
     def call(self) -> Call | None:
         """The call under way; None where attention is called by itself, outside its block."""
-        return self.now.held.get("call")
+        return self.now.here().get("call")
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """In place of torch's fused attention."""
@@ -80,7 +80,7 @@ class RoutedConfig:
 def _routed(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **told: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that `RoutedConfig` leads to. Beside it the host's own map, where there is one."""
+    """The attention function that `RoutedConfig` leads to. Beside it the host's own map, or what `hand_on` was told."""
     config: Any = module.config
     name = config.plain._attn_implementation
     function = config.functions.get_interface(name, config.eager)
@@ -92,6 +92,12 @@ def _routed(
     mix = TransformersMix(module, function, name != "eager", tensors, attention_mask, told, lowest)
     mixed_BHNE: Tensor = config.mixing.edit.on_mixing(mix, call)
     return mixed_BHNE.transpose(1, 2).contiguous(), mix.weights
+
+
+def hand_on(mix: Mix, maps_BHNM: Tensor) -> None:
+    """Have a map that an edit formed be the one that ``output_attentions`` gives, where the host would form its own."""
+    if isinstance(mix, TransformersMix) and not mix._fused:
+        mix.weights = maps_BHNM
 
 
 def why_not_mixable(attention: nn.Module) -> str | None:

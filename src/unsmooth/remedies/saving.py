@@ -120,6 +120,8 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
 def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     """Put remedies that `save` wrote into a plain model, in place, and return it.
 
+    While the weights of a transformers model are read there is a second copy of it in memory.
+
     Args:
         model: Built as the saved one was, without remedies.
         folder: What `save` was given.
@@ -251,12 +253,38 @@ def _differing(model: nn.Module, plain: nn.Module) -> dict[str, Tensor]:
 
 
 def _load_plain(model: nn.Module, folder: Path) -> None:
-    if not (folder / WEIGHTS).is_file():
+    state = _read_by_transformers(model, folder) if _is_transformers(model) else None
+    if state is None and not (folder / WEIGHTS).is_file():
         raise expected(f"{WEIGHTS} in {str(folder)!r}", "none", "unsmooth.load(folder) for a model in several files")
     try:
-        load_model(model, str(folder / WEIGHTS))
+        if state is None:
+            load_model(model, str(folder / WEIGHTS))
+        else:
+            model.load_state_dict(state)
     except (RuntimeError, SafetensorError) as error:
         raise _unfit(model, folder / WEIGHTS, error) from None
+
+
+def _read_by_transformers(model: Any, folder: Path) -> Mapping[str, Tensor] | None:
+    """The weights under the names that the model has for them, as transformers saves some models under others.
+
+    None where it makes no such model of the folder: then the names on disk are to be the model's.
+    """
+    with quiet(), private_randomness(seed=0):  # what the folder lacks is drawn, and left out below
+        try:
+            again, told = type(model).from_pretrained(
+                str(folder),
+                config=copy.deepcopy(model.config),
+                dtype=model.dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except Exception:  # for whatever reason: reading the names as they are tells what is wrong
+            return None
+    state = {key: value for key, value in again.state_dict().items() if key not in told["missing_keys"]}
+    whole = not told["unexpected_keys"] and state.keys() == model.state_dict().keys()
+    return state if whole else None
 
 
 def _load_differing(model: nn.Module, folder: Path) -> None:
@@ -269,6 +297,5 @@ def _load_differing(model: nn.Module, folder: Path) -> None:
 
 def _unfit(model: nn.Module, file: Path, error: Exception) -> Exception:
     text = " ".join(str(error).split())[:200]
-    return expected(
-        f"a whole {str(file)!r} that fits {type(model).__name__}", text, "the model and folder it belongs to"
-    )
+    hint = "the model and folder it belongs to" + (", or unsmooth.load(folder)" if _is_transformers(model) else "")
+    return expected(f"a whole {str(file)!r} that fits {type(model).__name__}", text, hint)

@@ -49,11 +49,11 @@ class Recalling(Edit):
 
     def note(self, recalled: tuple[Tensor, Tensor] | None) -> None:
         """Keep what `RelativeAttention.recalled` gives, for the attention under way."""
-        self._recalled.held["values"] = recalled
+        self._recalled.begin()["values"] = recalled
 
     def recalled(self) -> tuple[Tensor, Tensor] | None:
         """The sum of the memory's values in this call, and how many they are; None where it has none. Good once."""
-        found: tuple[Tensor, Tensor] | None = self._recalled.held.pop("values", None)
+        found: tuple[Tensor, Tensor] | None = self._recalled.here().pop("values", None)
         return found
 
 

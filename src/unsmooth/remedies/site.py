@@ -62,6 +62,15 @@ class Site:
         """The output weights (query heads · head dim, dim)."""
         return as_in_out(part(self.block, self.wiring.output), "weight")
 
+    def weights_at(self, *paths: str) -> list[nn.Parameter]:
+        """The parameters of the modules at these paths of the block, or those at them."""
+        found = []
+        for path in paths:
+            parent, _, name = path.rpartition(".")
+            own = self.block.get_submodule(parent)._parameters.get(name)
+            found += list(part(self.block, path).parameters(recurse=False)) if own is None else [own]
+        return found
+
     def _value_weight(self) -> Tensor:
         return as_in_out(part(self.block, self.wiring.value), self.wiring.value_weight)
 

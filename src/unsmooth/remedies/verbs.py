@@ -12,6 +12,7 @@ from unsmooth.errors import expected
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import add_edit, drop_edit, remedies_of
 from unsmooth.remedies.checking import (
+    check_handed_on,
     check_norms,
     check_plain,
     check_sites,
@@ -26,6 +27,7 @@ from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.stack import Stack, find_changeable, find_remedied
+from unsmooth.remedies.tied import check_folds, check_installs
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -90,7 +92,7 @@ def apply(
     options = checked_options(kind, options)
     if isinstance(model, nn.Module):
         check_plain(model)
-    stacks = find_changeable(model, blocks, stack)
+    stacks = find_changeable(model, _pattern(blocks), stack)
     chosen = [(one, one.sites[index]) for one in stacks for index in choose_layers(layers, len(one.sites))]
     check_sites(kind, [site for _, site in chosen], options, allow_leak)
     # Building an edit checks its options and touches nothing.
@@ -98,11 +100,15 @@ def apply(
     for (_, site), edit in zip(chosen, edits, strict=True):
         check_windows(site, edit)
         check_norms(site, edit)
+    check_installs(model, _sites(stacks), [(site, edit) for (_, site), edit in zip(chosen, edits, strict=True)])
     order, text = 1 + _last_order(model), new_mark()
+    for edit in edits:
+        edit.chosen, edit.order = dict(options), order
+        edit.would_leak = kind.leaks(options) and not allow_leak
+    for one in stacks:
+        check_handed_on(one.sites, {site.path: edit for (_, site), edit in zip(chosen, edits, strict=True)})
     try:
         for (one, site), edit in zip(chosen, edits, strict=True):
-            edit.chosen, edit.order = dict(options), order
-            edit.would_leak = kind.leaks(options) and not allow_leak
             _put_in(site, edit, one)
         for one in stacks:
             mine = [(edit, site) for (other, site), edit in zip(chosen, edits, strict=True) if other is one]
@@ -126,7 +132,7 @@ def undo(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     Weights that a remedy replaced come back as they were when it was applied, so a model in which nothing was trained
     is the same to the bit. Weights that were trained and that no remedy replaced stay as trained.
     """
-    stacks = find_remedied(model, blocks, stack)
+    stacks = find_remedied(model, _pattern(blocks), stack)
     check_whole(model)
     for one, site, name in reversed(_everything(stacks)):
         _take_out(site, name, one, _remove)
@@ -144,7 +150,7 @@ def fold(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     Raises:
         UnsmoothError: One of them does not fold; the model is as it was.
     """
-    stacks = find_remedied(model, blocks, stack)
+    stacks = find_remedied(model, _pattern(blocks), stack)
     found = _everything(stacks)
     if not found:
         raise expected("a model with remedies applied", "a plain one", "unsmooth.apply(model, name) first")
@@ -157,6 +163,7 @@ def fold(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
                 f"{name} in block {site.path!r}, which does not: {reason}",
                 "unsmooth.remedies.save(model, folder), which keeps remedies beside the weights",
             )
+    check_folds(model, _sites(stacks), [(site, edits_at(site)[name]) for _, site, name in found])
     for one, site, name in sorted(found, key=lambda entry: edits_at(entry[1])[entry[2]].fold_order):
         _take_out(site, name, one, lambda edit, site: edit.fold(site))
     for one in stacks:
@@ -167,7 +174,7 @@ def fold(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
 def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = None) -> list[Applied]:
     """The remedies a model has, in the order they were applied, for each of its stacks."""
     by_order: dict[tuple[int, str], list[tuple[Site, Edit]]] = {}
-    for one, site, name in _everything(find_remedied(model, blocks, stack)):
+    for one, site, name in _everything(find_remedied(model, _pattern(blocks), stack)):
         edit = edits_at(site)[name]
         by_order.setdefault((edit.order, one.name), []).append((site, edit))
     return [
@@ -180,6 +187,13 @@ def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = 
         )
         for (_, name), found in by_order.items()
     ]
+
+
+def _pattern(blocks: Any) -> str | None:
+    if blocks is None or isinstance(blocks, str):
+        return blocks
+    hint = "blocks='encoder.layer.*', or layers=[0, 1] for some of them"
+    raise expected("blocks as a pattern over module paths", repr(blocks), hint)
 
 
 def _put_in(site: Site, edit: Edit, stack: Stack) -> None:
@@ -219,6 +233,10 @@ def _everything(stacks: list[Stack]) -> list[tuple[Stack, Site, str]]:
     """Every remedy in every site, in the order applied."""
     found = [(stack, site, name) for stack in stacks for site in stack.sites for name in edits_at(site)]
     return sorted(found, key=lambda entry: edits_at(entry[1])[entry[2]].order)
+
+
+def _sites(stacks: list[Stack]) -> list[Site]:
+    return [site for stack in stacks for site in stack.sites]
 
 
 def _last_order(model: nn.Module) -> int:

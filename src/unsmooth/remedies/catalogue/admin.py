@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.calibrating import run_alone, runs_alone
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import are_dropped
@@ -79,8 +80,8 @@ class Admin(Edit):
         if site.wiring.style != "post":
             where = "has its norms before the branches" if site.wiring.style == "pre" else "adds both branches at once"
             return f"it {where}, so no norm follows ω⊙x + f(x) and the stream would grow at every addition"
-        if "cross" in site.host.taps(site.block):
-            return "its cross-attention adds to the stream too, and has no ω here"
+        if (reason := crossed(site, "and has no ω here")) is not None:
+            return reason
         if site.host.depth({site.path: site.block}) > 1:
             return "it is called at every depth, so it cannot have an ω for each"
         other = who_dropped_skip(site)

@@ -21,7 +21,7 @@ Causal: a token is compared with itself and those before it of its own packed se
 cache included (each place keeps d numbers a token); ``dual`` divides by sums over later tokens and has no causal form.
 Cost: one attention with one head of width d for each place, through torch's own, which forms no n×n map where it has a
 kernel that need not; in a decoder padding and packing need an n×n mask, as they do for the model itself. Sequences
-without padding of up to 512 tokens, up to 256 wide, have kernels of their own in half precision on a GPU.
+without padding of up to 128 tokens have kernels of their own in half precision on a GPU.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ContraNorm(Edit):
         choice("learn", learn, ["no", "channel", "positive"])
         if place is not None:
             choice("place", place, list(_PLACES))
-        for name, flag in {"identity": identity or False, "dual": dual, "unit": unit}.items():
+        for name, flag in {"identity": identity is not None and identity, "dual": dual, "unit": unit}.items():
             if not isinstance(flag, bool):
                 raise expected(f"{name} as True or False", repr(flag), f"{name}=True")
         scale = within("scale", scale, 0.0, 2.0)

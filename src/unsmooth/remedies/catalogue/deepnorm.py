@@ -17,7 +17,7 @@ multiplication per branch; none once folded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, choice, remedy
-from unsmooth.remedies.branches import fold_scales, scaled_output
+from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.norms import are_dropped
@@ -89,8 +89,8 @@ class DeepNorm(Redrawing):
         if site.wiring.style != "post":
             where = "has its norms before the branches" if site.wiring.style == "pre" else "adds both branches at once"
             return f"it {where}, so no norm follows αx + f(x) and the stream would grow by α at every addition"
-        if "cross" in site.host.taps(site.block):
-            return "its cross-attention adds to the stream too, for which the paper has another α"
+        if (reason := crossed(site, "for which the paper has another α")) is not None:
+            return reason
         if are_dropped(site):
             return "another remedy has dropped its norms, so the stream would grow by α at every addition"
         if not all(isinstance(norm, nn.LayerNorm) for norm in _norms(site)):
@@ -132,6 +132,10 @@ class DeepNorm(Redrawing):
         """Into both branches. No weight holds eps, so it goes back: a change of about eps in outputs of size one."""
         self._put_back_eps(site)
         fold_scales(site, 1.0 / self.alpha, 1.0 / self.alpha)
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """What ends both branches."""
+        return folded_scales(site)
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is divided by α."""

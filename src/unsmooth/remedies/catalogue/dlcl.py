@@ -89,6 +89,10 @@ class DLCL(Edit):
             weight = torch.full((place + 2,), 1.0 / (place + 2)) if edit.start == "average" else _one_hot(place + 2)
             edit.weight = nn.Parameter(weight.to(**site.like_weights()))
 
+    def hands_on(self) -> str | None:
+        """What every block gave."""
+        return f"dlcl.{self.order}"
+
     def on_block(self, out_BND: Tensor, call: Call) -> Tensor:
         """Note what the block gave, and combine."""
         if self.place == 0:
@@ -99,7 +103,7 @@ class DLCL(Edit):
         return self.norm(combined) if self.norm is not None and self.normed == "sum" else combined
 
     def _key(self, place: int) -> str:
-        return f"dlcl.{self.order}.{place}"
+        return f"{self.hands_on()}.{place}"
 
     def why_not_foldable(self) -> str | None:
         """It reaches past the block."""

@@ -15,7 +15,7 @@ of which entries were dropped; here each of the two runs drops its own.
 Neutral at ``w0=0.0, start=0.0``, the default. Causal: a product of causal maps is causal; in cached decoding
 what attention gave at earlier tokens, AV of every query head, is kept with their keys and values. Refused where a
 memory of earlier segments is seen (Transformer-XL), of which only keys and values are known. Cost: attention runs
-twice.
+twice. ``output_attentions=True`` of transformers' eager attention gives A, of which the polynomial is not formed.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class Laplacian(Edit):
     causal: ClassVar[CausalForm] = "unchanged"
     cost = "one subtraction per block"
     options: ClassVar[Mapping[str, str]] = {
-        "heads": "which query heads: indices, or a share (0.5 is the first half, -0.5 the last); [] for none",
+        "heads": "which query heads: indices, or a share (0.5 is the first half, -0.5 the last); None for all of them, "
+        "[] for none",
     }
 
     chosen_H: Tensor
@@ -46,7 +47,8 @@ class Laplacian(Edit):
     def __init__(self, site: Site, *, heads: Layers = 0.5) -> None:
         super().__init__(site)
         count = site.wiring.heads.query
-        indices = [] if heads == [] else choose_layers(heads, count, "heads")
+        none = isinstance(heads, list) and not heads
+        indices = [] if none else choose_layers(heads, count, "heads")
         chosen_H = torch.zeros(count, dtype=torch.bool, device=site.output_matrix().device)
         chosen_H[indices] = True
         self.register_buffer("chosen_H", chosen_H, persistent=False)

@@ -8,24 +8,24 @@ code (lmsdss/LayerNorm-Scaling, ``modeling_llama.py``) that we could read, the b
 as a name is lower-cased before it is compared with "LNS"; this is the paper's equation. Its README advises against
 weights that start smaller with depth beside it.
 
-Neutral at ``scale=1.0``. Only for pre-norm and parallel blocks. Causal: nothing looks across tokens. Cost: one
-multiplication per norm; none once folded. Where blocks are compiled one by one, each is by itself, as its s is another:
-``torch._dynamo.config.recompile_limit`` has to allow as many.
+Neutral at ``scale=1.0``. Only for pre-norm and parallel blocks without cross-attention, whose norm would be left as it
+is. Causal: nothing looks across tokens. Cost: one multiplication per norm; none once folded. Where blocks are compiled
+one by one, each is by itself, as its s is another: ``torch._dynamo.config.recompile_limit`` has to allow as many.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy, within
-from unsmooth.remedies.branches import scale_linear
+from unsmooth.remedies.branches import crossed, scale_linear
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import are_dropped
 from unsmooth.remedies.site import Site
@@ -63,12 +63,14 @@ class LayerNormScaling(Edit):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where no norm stands between the stream and a branch, or the branch does not keep its size."""
+        """Where no norm stands between the stream and a branch, one does not keep its size, or has another norm."""
         if site.wiring.style == "post":
             return "it has its norms after the additions, so the stream itself would be scaled"
         if site.wiring.output_norms is not None:
             return "its branches end in norms, which give them back the size that is taken from them"
-        return "another remedy has dropped its norms" if are_dropped(site) else None
+        if are_dropped(site):
+            return "another remedy has dropped its norms"
+        return crossed(site, "and its norm would not be scaled")
 
     def on_attention_norm(self, normed_BND: Tensor, call: Call) -> Tensor:
         """Scale what attention reads."""
@@ -80,8 +82,12 @@ class LayerNormScaling(Edit):
 
     def fold(self, site: Site) -> None:
         """Into both norms, or the one that attention and MLP share."""
-        for path in dict.fromkeys(site.wiring.norms):
+        for path in site.wiring.input_norms:
             scale_linear(part(site.block, path), self.scale)
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """The norms."""
+        return site.weights_at(*site.wiring.input_norms)
 
     def why_not_foldable(self) -> str | None:
         """A norm may have no weights."""

@@ -8,13 +8,14 @@ weights that write into the same channel; norms stay. The paper starts γ at 0.1
 (facebookresearch/deit, ``cait_models.py``) has 1e-4 where nothing else is said, which is ``start=1e-4``. A small γ
 makes a trained model forget what it knows; ``start=1.0`` adds factors to learn to a trained one.
 
-It multiplies H by diag(γ). In a post-norm block the norm after the addition stays. Neutral at ``start=1.0``. Causal:
-nothing looks across tokens. Cost: one multiplication per branch; none once folded.
+It multiplies H by diag(γ). In a post-norm block the norm after the addition stays. Neutral at ``start=1.0``. Only
+for blocks without cross-attention, which would be left as it is. Causal: nothing looks across tokens. Cost: one
+multiplication per branch; none once folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy, within
-from unsmooth.remedies.branches import fold_scales, scaled_output
+from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh
@@ -71,6 +72,11 @@ class LayerScale(Edit):
         start = usual_start(site.depth) if start is None else within("start", start, -10.0, 10.0)
         self.gamma = nn.Parameter(torch.full((2, site.dim), start, **site.like_weights()))
 
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where a branch would have no γ."""
+        return crossed(site, "and would have no γ")
+
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
         return weigh(branch_BND, self.gamma[0])
@@ -82,6 +88,10 @@ class LayerScale(Edit):
     def fold(self, site: Site) -> None:
         """Into both branches."""
         fold_scales(site, self.gamma[0], self.gamma[1])
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """What ends both branches."""
+        return folded_scales(site)
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is multiplied by diag(γ)."""

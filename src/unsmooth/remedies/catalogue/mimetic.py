@@ -17,11 +17,11 @@ Neutral at ``values="keep", queries="keep"``. Causal: nothing looks across token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.networks.mimetic import QUERY_KEY, VALUE_OUTPUT, near_identity
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
@@ -111,6 +111,10 @@ class Mimetic(Redrawing):
 
     def fold(self, site: Site) -> None:
         """Nothing is left to do."""
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """None."""
+        return ()
 
     def _draw_values(self, site: Site) -> None:
         value_DKE, output_FD = self._weights(site)[:2]

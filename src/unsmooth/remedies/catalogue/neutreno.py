@@ -29,6 +29,8 @@ from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 
+_LENT = "neutreno.values"
+
 
 @remedy
 class Neutreno(Edit):
@@ -66,10 +68,14 @@ class Neutreno(Edit):
             return "its values lie in windows that are shifted from block to block, so V⁰ − V would pair other tokens"
         return None
 
+    def hands_on(self) -> str | None:
+        """The first values."""
+        return _LENT
+
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
         """Lend the values where no block has, and add the term."""
         assert call.values is not None, "noted for every edit of the heads"
-        first_BNKE = call.shared.setdefault("neutreno.values", call.values)
+        first_BNKE = call.shared.setdefault(_LENT, call.values)
         return pull_back(heads_BNHE, first_BNKE, call.values, self.lam if self.fixed is None else self.fixed)
 
 

@@ -8,6 +8,8 @@ here; the bias of a norm keeps its sign. ``sign="negative"`` and ``sign="positiv
 turning around those of the other.
 
 The weights are changed once, in their place, and trained on from there. Undoing it turns the same ones around again.
+A checkpoint is known by the signs that the remedy adds to `state_dict`; one without them, such as a copy of
+`named_parameters` alone, is taken for the plain model's, and its weights are turned around as they are loaded.
 
 Neutral at ``sign="keep"``. Only for blocks with their norms before the branches: after an addition, γ multiplies the
 stream itself. Causal: nothing looks across tokens. Cost: none.
@@ -15,11 +17,11 @@ stream itself. Causal: nothing looks across tokens. Cost: none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.models.block_parts import adds_one, part
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
@@ -85,6 +87,10 @@ class NormSigns(Edit):
                 return f"its norm {path!r} multiplies by one more than its weights, so that no sign is that of γ"
         return None
 
+    def writes(self, site: Site) -> Iterable[nn.Parameter]:
+        """Those of the norms: turned around for two blocks, they would be as they were."""
+        return site.weights_at(*(f"{path}.weight" for path in self.paths))
+
     def install(self, site: Site) -> None:
         """Turn them around."""
         self._turn(site)
@@ -95,6 +101,10 @@ class NormSigns(Edit):
 
     def fold(self, site: Site) -> None:
         """Nothing is left to do."""
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """None."""
+        return ()
 
     @torch.no_grad()
     def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:

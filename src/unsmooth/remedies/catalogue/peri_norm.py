@@ -9,8 +9,8 @@ of `unsmooth.networks` with ``norm="peri"`` are built so. The new norm stands at
 dropout; a branch that stochastic depth drops stays zero up to the norm's bias, and the factor by which it would make up
 for that is normed away.
 
-No neutral setting: a norm changes every model. Only for pre-norm and parallel blocks. Causal: nothing looks across
-tokens. Cost: one norm per branch.
+No neutral setting: a norm changes every model. Only for pre-norm and parallel blocks without cross-attention,
+which would be left as it is. Causal: nothing looks across tokens. Cost: one norm per branch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy, within
-from unsmooth.remedies.branches import scaled_output
+from unsmooth.remedies.branches import crossed, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import AddedNorm, are_dropped
 from unsmooth.remedies.site import Site
@@ -59,12 +59,14 @@ class PeriNorm(Edit):
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where branches have such a norm already, or no norm in front."""
+        """Where branches have such a norm already, no norm in front, or one would get none."""
         if site.wiring.style == "post":
             return "it has its norms after the additions, and Peri-LN has them on both sides of the branches"
         if site.wiring.output_norms is not None:
             return "its branches end in norms already"
-        return "another remedy has dropped its norms" if are_dropped(site) else None
+        if are_dropped(site):
+            return "another remedy has dropped its norms"
+        return crossed(site, "and would have no norm on its output")
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Normalise the branch."""

@@ -11,8 +11,9 @@ Scans do not count them, and attention maps and explanations with data, which wo
 in the same blocks take them for tokens like any other. ``output_hidden_states=True`` shows them between the blocks.
 
 Neutral at ``count=0``. For encoders, and batches without padding or masks: blocks are handed their mask from outside,
-with a place for each token that there is. Blocks must follow each other. Causal: refused, since no token would see
-them. Cost: that of r more tokens.
+with a place for each token that there is. Blocks must follow each other. Remedies by which blocks hand each other
+what they made of every token (`dlcl`, `neutreno`, `value_residual`) have to be in blocks that all have the same
+registers, or none. Causal: refused, since no token would see them. Cost: that of r more tokens.
 """
 
 from __future__ import annotations

@@ -7,19 +7,20 @@ many blocks a token passes, so where one block is called again and again (ALBERT
 the norm after the addition stays. The paper scales branches by a number that depends on depth; that it is 1/√L on both
 is how the method is known, and `scale` sets any other.
 
-Neutral at ``scale=1.0``. Causal: nothing looks across tokens. Cost: one multiplication per branch; none once folded.
+Neutral at ``scale=1.0``. Only for blocks without cross-attention, which would be left as it is. Causal: nothing looks
+across tokens. Cost: one multiplication per branch; none once folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy, within
-from unsmooth.remedies.branches import fold_scales, scaled_output
+from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 
@@ -51,6 +52,11 @@ class ResidualScaling(Edit):
         super().__init__(site)
         self.scale = site.depth**-0.5 if scale is None else within("scale", scale, 0.0, 10.0)
 
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where a branch would not be scaled."""
+        return crossed(site, "and would not be scaled")
+
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
         return branch_BND * self.scale
@@ -62,6 +68,10 @@ class ResidualScaling(Edit):
     def fold(self, site: Site) -> None:
         """Into both branches."""
         fold_scales(site, self.scale, self.scale)
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """What ends both branches."""
+        return folded_scales(site)
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is multiplied by s."""

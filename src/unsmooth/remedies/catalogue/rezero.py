@@ -7,8 +7,8 @@ The paper has "a single additional learned parameter per layer", and its code on
 and after the last block are not the blocks', and stay. α=0 also means that a trained model forgets what it knows:
 ReZero is made for training from the start, and ``start=1.0, norm="keep"`` adds a learned factor to a trained one.
 
-Neutral at ``start=1.0, norm="keep"``. Causal: nothing looks across tokens. Cost: one multiplication per branch, less
-two norms.
+Neutral at ``start=1.0, norm="keep"``. Only for blocks without cross-attention, which would be left as it is. Causal:
+nothing looks across tokens. Cost: one multiplication per branch, less two norms.
 """
 
 from __future__ import annotations

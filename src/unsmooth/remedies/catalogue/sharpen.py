@@ -21,7 +21,12 @@ and one scaling of a weight per layer; none once folded. The weights that it rep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torch import nn
+
 from unsmooth.remedies.base import remedy
+from unsmooth.remedies.site import Site
 from unsmooth.remedies.spectral import SpectralEdit
 
 
@@ -44,3 +49,7 @@ class Sharpen(SpectralEdit):
     equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, −1, 0)); Gram form H = −s²BBᵀ, s² = min(1, 1/σ₁(B)²)"
     cost = "a few small kernels for all layers together and one per layer; none once folded"
     sign = -1
+
+    def writes(self, site: Site) -> Iterable[nn.Parameter]:
+        """The value weights, and the output's, which are computed from them."""
+        return site.weights_at(site.wiring.value, site.wiring.output)

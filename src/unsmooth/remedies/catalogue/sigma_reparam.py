@@ -14,12 +14,14 @@ by side) have one γ. That code also starts weights anew and can drop the norms;
 
 Neutral at ``variant="official"``. Causal: nothing looks across tokens. Cost in training: two matrix-vector products for
 all weights of one shape together, and one product, one sum and one scaling per weight; none once folded. Under FSDP2
-(shard block by block) weights are gathered one by one for the step.
+(shard block by block) weights are gathered one by one for the step. With gradient checkpointing, run the backward pass
+before the next forward pass: blocks that run again read the u and v of the last step, so that gradients of an earlier
+pass are a little off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -111,6 +113,10 @@ class SigmaReparam(Edit):
                 raise expected("whole weights", "sharded ones", "unsmooth.fold on a model that is not sharded")
             raw.copy_(one.weight())
             read_plainly(one.place.module)
+
+    def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
+        """Every weight that is read through its factor."""
+        return site.weights_at(*(f"{one.place.path}.{one.place.name}" for one in self._each()))
 
     def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:
         """γ, u and v begin anew, from the weights of the checkpoint."""

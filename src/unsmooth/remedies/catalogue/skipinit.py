@@ -9,8 +9,8 @@ is shared. The paper also looks at a start of :math:`1/\sqrt{d}` for d branches,
 that it stands in for; a Transformer of ours may keep them, ``norm="keep"``. Norms before the first and after the last
 block are not the blocks', and stay.
 
-Neutral at ``start=1.0, norm="keep"``. Causal: nothing looks across tokens. Cost: one multiplication per branch, less
-two norms.
+Neutral at ``start=1.0, norm="keep"``. Only for blocks without cross-attention, which would be left as it is. Causal:
+nothing looks across tokens. Cost: one multiplication per branch, less two norms.
 """
 
 from __future__ import annotations

@@ -13,7 +13,12 @@ No neutral setting: every model is changed. Causal: nothing looks across tokens 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torch import nn
+
 from unsmooth.remedies.base import remedy
+from unsmooth.remedies.site import Site
 from unsmooth.remedies.spectral import SpectralEdit
 
 
@@ -26,3 +31,7 @@ class Smooth(SpectralEdit):
     equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, 0, 1)); Gram form H = s²BBᵀ, s² = min(1, 1/σ₁(B)²)"
     cost = "a few small kernels for all layers together and one per layer; none once folded"
     sign = 1
+
+    def writes(self, site: Site) -> Iterable[nn.Parameter]:
+        """The value weights, and the output's, which are computed from them."""
+        return site.weights_at(site.wiring.value, site.wiring.output)

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.branches import has_cross
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.singular_values import with_singular_values
 from unsmooth.remedies.site import Site
@@ -86,7 +87,7 @@ class SoftDecay(Edit):
             return None
         if site.wiring.style != "post":
             return 'no norm follows its additions, in front of which the official form acts; variant="paper" works'
-        if "cross" in site.host.taps(site.block):
+        if has_cross(site):
             return 'its cross-attention changes the stream before the MLP joins it; variant="paper" works'
         return None
 

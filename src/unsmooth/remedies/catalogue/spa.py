@@ -89,6 +89,11 @@ class SignalPreserving(Redrawing):
                 return 'the weights of its queries are not known, so they cannot be made zero; init="keep" works'
         return no_way_past(site, options)
 
+    @classmethod
+    def keeps_to_map(cls) -> bool:
+        """Its maps are of places that are counted from where a row, or a packed sequence, begins."""
+        return False
+
     def places(self) -> tuple[str, ...]:
         """The sum with the stream only where the stream is taken off."""
         return ("on_mixing", "on_attention_sum") if self.drops_skip else ("on_mixing",)

@@ -13,7 +13,8 @@ mean; the rest has no closed form, as maps of several heads are mixed.
 No setting is neutral to the bit, because it is not the host's attention that runs: at the start the model is the plain
 one but for rounding. Causal: heads of one token and one key are mixed, and the future stays hidden. Cost: the maps are
 formed, in memory of batch · heads · tokens², with two products over heads; on a GPU with up to four heads of 64 (and no
-dropout of maps) kernels of our own form none.
+dropout of maps) kernels of our own form none. ``output_attentions=True`` of transformers' eager attention gives the
+mixed maps.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixed_heads import has_kernels, mixed_by_kernels, mixed_maps
 from unsmooth.remedies.mixing import Mix, by_query_head
+from unsmooth.remedies.routing import hand_on
 from unsmooth.remedies.site import Site
 
 
@@ -67,4 +69,5 @@ class TalkingHeads(Edit):
             return mixed_by_kernels(mix, self.maps.unsqueeze(0), before=self.logits, bias=self.bias)
         maps_BHNM = mixed_maps(*mix.logits(), self.logits, self.maps, self.bias)
         maps_BHNM = F.dropout(maps_BHNM.to(mix.value.dtype), mix.dropout)
+        hand_on(mix, maps_BHNM)
         return maps_BHNM @ by_query_head(mix.value, maps_BHNM.shape[1])

@@ -89,6 +89,10 @@ class ValueResidual(Edit):
             return "its values lie in windows that are shifted from block to block, so it would mix those of others"
         return None
 
+    def hands_on(self) -> str | None:
+        """The first values."""
+        return _LENT
+
     def on_values(self, values_BNKE: Tensor, call: Call) -> Tensor:
         """Lend the values where no block has, else mix with those lent."""
         first_BNKE, lender, stream = call.shared.setdefault(_LENT, (values_BNKE, self, call.stream))

@@ -30,6 +30,10 @@ class SpectralEdit(Edit):
 
     The value weights stay where the host has them. The output projection's weight stops being a parameter and is
     computed from them each time it is read, by the form that `basis` names.
+
+    With gradient checkpointing, run the backward pass before the next forward pass: blocks that run again read what the
+    last pass brought up to date (σ₁ of the Gram form, V of the orthogonal one), so that gradients of an earlier pass
+    are a little off.
     """
 
     sign: ClassVar[int]

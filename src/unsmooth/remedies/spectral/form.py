@@ -22,8 +22,9 @@ class Form(ExactBuffers):
     What depends on the value weights is brought up to date in two ways: `advance`, a few kernels for all layers
     together and no waiting, before each training pass, also where nothing seems to have changed, because optimisers
     that write by `.data` and passes that were recorded in a CUDA graph leave no mark; and `settle`, exact, when
-    evaluation begins, when weights are loaded, and when the version counter of the weights says that somebody wrote to
-    them.
+    evaluation begins, when weights are loaded, and when the version counter of the weights, or where they lie, says
+    that somebody wrote to them. Of what is written into ``parameter.data`` in place during evaluation nothing tells:
+    ``model.eval()``, once more, settles.
     """
 
     def __init__(self, slots: ValueSlots, interval: Interval) -> None:

@@ -45,6 +45,31 @@ class _ClipThrough(torch.autograd.Function):
     A plain clip has no gradient outside the interval, so an eigenvalue that once left it would never come back.
     """
 
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(psi: Tensor, low: float, high: float) -> Tensor:
+        """Clip."""
+        return psi.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        """There is nothing to keep, but transforms of torch.func want it apart."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Pass on."""
+        return grads[0], None, None
+
+    @staticmethod
+    def jvp(ctx: Any, psi_t: Tensor, *_: None) -> Tensor:
+        """Pass on, as another tensor than was given."""
+        return psi_t.view_as(psi_t)
+
+
+class _CompiledClipThrough(torch.autograd.Function):
+    """The same for torch.compile, which takes no function with a `jvp`."""
+
     @staticmethod
     def forward(ctx: Any, psi: Tensor, low: float, high: float) -> Tensor:
         """Clip."""
@@ -67,7 +92,8 @@ def eigenvalues(psi: Tensor, how: str, interval: Interval) -> Tensor:
     [[-1.0, 0.0], [-4.0, -0.0]]
     """
     if how == "clip":
-        clipped: Tensor = _ClipThrough.apply(psi, interval.low, interval.high)  # type: ignore[no-untyped-call]
+        through: Any = _CompiledClipThrough if torch.compiler.is_compiling() else _ClipThrough
+        clipped: Tensor = through.apply(psi, interval.low, interval.high)
         return clipped
     if how == "sigmoid":
         return psi.sigmoid() * (interval.sign * interval.limit)

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from unsmooth.remedies.spectral.slots import ValueSlots
 
 
 class _ScaledRows(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(weight: Tensor, factor: Tensor, slots: ValueSlots) -> Tensor:
         return slots.rows_of(weight) * factor
@@ -32,7 +35,8 @@ class _ScaledRows(torch.autograd.Function):
         # The rest of a fused weight is not in these rows.
         make = grad_GED.new_zeros if ctx.fused else grad_GED.new_empty
         out = make(ctx.shape)
-        if torch.is_grad_enabled():  # gradients of these gradients are wanted
+        # Gradients of these gradients may be wanted, or many gradients at once: neither can be written by `out`.
+        if torch.is_grad_enabled() or is_batchedtensor(grad_GED):
             ctx.slots.rows_of(out).copy_(grad_GED * factor)
         else:
             torch.mul(grad_GED, factor, out=ctx.slots.rows_of(out))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from unsmooth.models.block_parts import part
 from unsmooth.remedies.site import Site, is_conv1d
@@ -47,9 +48,13 @@ class ValueSlots:
         return isinstance(self.parameter(), DTensor)
 
     def mark(self) -> tuple[Any, ...]:
-        """Differs as soon as they were written to, replaced, moved or cast."""
+        """Differs as soon as they were written to, replaced, moved or cast, also by ``parameter.data = other``.
+
+        Not when somebody writes into ``parameter.data`` in place: torch counts no such write, and to look at the
+        numbers would wait for the device in every pass.
+        """
         weight = self.parameter()
-        return id(weight), weight._version, weight.dtype, weight.device
+        return id(weight), weight._version, weight.dtype, weight.device, _memory_of(weight)
 
     def rows(self) -> Tensor:
         """(G, E, D) as a view of the parameter, through which gradients flow."""
@@ -85,6 +90,17 @@ class ValueSlots:
         mesh = sharded.device_mesh
         again = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
         sharded.to_local().copy_(again.redistribute(placements=sharded.placements).to_local())
+
+
+def _memory_of(weight: Tensor) -> tuple[Any, ...] | None:
+    """Where its numbers lie, None where there is no such place.
+
+    A weak reference, not an address: it keeps nothing alive, and is not that of other memory at the same address later.
+    """
+    try:
+        return StorageWeakRef(weight.untyped_storage()), weight.storage_offset()  # type: ignore[no-untyped-call]
+    except NotImplementedError:  # inside a transform of torch.func
+        return None
 
 
 @torch.no_grad()
