@@ -22,7 +22,7 @@ def expected(what: str, got: object, hint: str) -> UnsmoothError:
     return UnsmoothError(f"Expected {what} but got {got}. Try {hint}.")
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnsmoothError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnsmoothError:
     """Build the error for a name that is not registered, with the nearest names that are.
 
     >>> str(unknown_name("metric", "mean_cosin", ["mean_cosine", "hfc_lfc"]))
@@ -32,6 +32,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnsmoothError:
     """
     names = sorted(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     guess = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
     return UnsmoothError(f"Expected a known {kind} but got {name!r}.{guess} Known: {', '.join(names)}.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.arena.tiny_arenas import plan, smallest
 from unsmooth.arena import Budget, Entrant, Settled, plan_arena
 from unsmooth.arena.budget import cut
+from unsmooth.arena.mistakes import check_options
 from unsmooth.arena.plan import check_possible
 from unsmooth.errors import UnsmoothError
 from unsmooth.training import recipe
@@ -109,9 +111,17 @@ def test_a_time_is_as_many_steps_as_a_plain_run_makes_in_it() -> None:
         ({"grid": ["depth=1,1"]}, "Expected --grid KEY=VALUE,VALUE"),
         ({"grid": ["depth=1", "depth=2"]}, "Expected each axis of the grid once"),
         ({"grid": ["dept=1,2"]}, "Did you mean 'depth'?"),
-        ({"rates": [1e-3, 0.0]}, "Expected learning rates above 0, each of them once"),
-        ({"rates": [1e-3, 1e-3]}, "Expected learning rates above 0, each of them once"),
-        ({"rates": [float("nan")]}, "Expected learning rates above 0"),
+        ({"rates": [1e-3, 0.0]}, "Expected finite learning rates above 0 that differ"),
+        ({"rates": [1e-3, 1e-3]}, "Expected finite learning rates above 0 that differ"),
+        ({"rates": [float("nan")]}, "Expected finite learning rates above 0"),
+        ({"rates": [float("inf")]}, "Expected finite learning rates above 0"),
+        ({"rates": [1e-3, 1.0000001e-3]}, "that differ in their first six digits"),
+        ({"grid": ["lr=1e-3,1e-2"]}, "axes of the grid that an arena does not set itself but got 'lr'. Try --rates"),
+        ({"grid": ["optimiser.lr=1e-3,1e-2"]}, "but got 'optimiser.lr'"),
+        ({"grid": ["seed=1,2"]}, "but got 'seed'. Try --seeds 3"),
+        ({"grid": ["steps=1,2"], "budget": Budget.read("2steps")}, "but got 'steps'. Try no --budget"),
+        ({"grid": ["depth=2,02"]}, "Expected models that differ but got 'depth=2' and 'depth=02', whose runs are"),
+        ({"grid": ["evaluate_every=1,2"]}, "Expected models that differ"),
         ({"seeds": 0}, "Expected 1 to 100 seeds but got 0."),
         ({"probe": 0.0}, "Expected a share of the budget above 0 and up to 1"),
         ({"score": "acuracy"}, "Did you mean 'accuracy'?"),
@@ -127,7 +137,7 @@ def test_bad_input_is_told_in_one_line(asked: dict[str, object], said: str) -> N
         plan_arena(smallest(), given.pop("remedies"), **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["5", "m", "-5m", "0s", "1.5steps", "5 minutes", ""])
+@pytest.mark.parametrize("text", ["5", "m", "-5m", "0s", "9" * 400 + "s", "1.5steps", "5 minutes", ""])
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UnsmoothError, match="Expected a budget of a run"):
         Budget.read(text)
@@ -139,3 +149,54 @@ def test_an_arena_of_refused_remedies_alone_is_refused() -> None:
         check_possible(plan_arena(base, ["deescalate(tau=9)", "deepnorm"]))
     check_possible(plan_arena(base, ["deescalate(tau=9)", "deepnorm", "deescalate"]))
     check_possible(plan_arena(base, ["deepnorm"], grid=["norm=pre,post"]))
+
+
+def test_remedies_that_differ_in_a_sign_are_two() -> None:
+    wanted = plan("attnscale(omega=-0.5)", "attnscale(omega=0.5)", "deescalate(layers='-1')", "deescalate(layers='1')")
+    assert [one.place.partition("/")[2] for one in wanted.entrants[1:]] == [
+        "attnscale-omega-minus0.5",
+        "attnscale-omega-0.5",
+        "deescalate-layers-minus1",
+        "deescalate-layers-1",
+    ]
+
+
+def test_remedies_that_would_share_a_folder_are_told_apart_from_equal_ones() -> None:
+    with pytest.raises(
+        UnsmoothError, match=r"remedies whose folders differ but got .*, both called deescalate-layers-"
+    ):
+        plan("deescalate(layers='1:2')", "deescalate(layers='1,2')")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "said"),
+    [
+        ("sharpen(basis=orthgonal)", r"In sharpen\(basis='orthgonal'\): .*Did you mean 'orthogonal'\?"),
+        (
+            "residual_scaling + deescalate(tau=9)",
+            r"In residual_scaling \+ .*: Expected tau between 0.0 and 2.0 but got 9",
+        ),
+        ("deescalate(layers='7')", r"Expected layers from 0 to 0"),
+        ("deescalate(stack=encodr)", r"Expected no stack"),
+        ("deepnorm(variant=papr)", r"Did you mean 'paper'\?"),  # which no model here could have anyway
+    ],
+)
+def test_an_option_that_is_wrong_on_every_model_is_no_refusal_of_a_model(remedy: str, said: str) -> None:
+    with pytest.raises(UnsmoothError, match=said):
+        check_options(plan(remedy, "deescalate"))
+
+
+def test_what_a_model_refuses_is_no_mistake() -> None:
+    check_options(plan("deepnorm", "deescalate"))
+    check_options(plan("deescalate(layers='2')", grid=["depth=1,3"]))  # one of them has such a layer
+    check_options(plan_arena(recipe("xl_wt103", "tiny"), ["gfsa", "deescalate(mean=all)"]))  # which leaks
+
+
+def test_looking_at_options_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    check_options(plan("sharpen(start=fresh)", "mimetic"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_lengths_may_differ_where_there_is_no_budget() -> None:
+    assert [model.steps for model in plan(grid=["steps=2,3"]).models.values()] == [2, 3]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -251,6 +253,7 @@ def test_a_budget_of_time_is_settled_once_for_all_remedies(tmp_path: Path) -> No
     assert settled["steps"] == max(1, math.floor(0.02 / settled["seconds_of_a_step"]))
     made = [of(tmp_path, f"vit_cifar100/{remedy}/seed-0.json")["made"]["steps"] for remedy in small.remedies]
     assert made == [settled["steps"]] * 2
+    assert carried_out(plan(rates=(1e-3,), seeds=1, budget=Budget.read("0.020 s")), tmp_path)[1] == []
 
 
 def test_a_remedy_that_fails_is_told_and_tried_again_by_another_call(
@@ -279,3 +282,137 @@ def test_a_broken_result_is_told(tmp_path: Path) -> None:
     (place / "seed-0.json").write_text('{"format": 1, "variant"')
     with pytest.raises(UnsmoothError, match=r"Expected whole results in .*seed-0.json but got a broken file"):
         carry_out_arena(small, folder)
+
+
+def change(path: Path, **content: Any) -> None:
+    """Another content of a result."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+
+
+def test_a_rate_that_joins_the_grid_does_not_stand_for_scores_of_another(tmp_path: Path) -> None:
+    before, more = (plan(seeds=1, rates=rates) for rates in ((1e-3, 1e-2), (1e-3, 1e-2, 2e-2)))
+    carried_out(before, tmp_path)
+    folder, place = ArenaFolder(tmp_path), tmp_path / "results/vit_cifar100/plain"
+    line = standings(more, folder).lines[0]  # while nobody knows whether the new rate is the better one
+    assert (line.choice, line.scores, line.done) == (None, {}, False)
+    for rate in ("0.001", "0.01"):
+        change(place / f"rate-{rate}.json", evaluations=[{"loss": 9.0, "accuracy": -1.0}])
+    told = (
+        r"got vit_cifar100/plain/seed-0 of rate 0\.\d+, where 0\.02 is chosen now\. Try the --rates of then, removing"
+    )
+    with pytest.raises(UnsmoothError, match=told):
+        carry_out_arena(more, folder)
+    line = standings(more, folder).lines[0]
+    assert line.choice is not None
+    assert (line.choice.rate, line.scores, line.done) == (2e-2, {}, False)
+    (place / "seed-0.json").unlink()
+    shutil.rmtree(folder.runs / "vit_cifar100/plain/seed-0")
+    lines, moved = carried_out(more, tmp_path)
+    assert "vit_cifar100/plain/seed-0" in moved
+    assert lines["vit_cifar100", "plain"].done
+
+
+def test_a_rate_that_joins_the_grid_and_is_not_chosen_keeps_the_scores(tmp_path: Path) -> None:
+    carried_out(plan(seeds=1), tmp_path)
+    for file in tmp_path.glob("results/*/*/rate-*.json"):
+        scored = json.loads(file.with_name("seed-0.json").read_text())["config"]["optimiser"]["lr"]
+        best = file.name == f"rate-{scored:g}.json"
+        change(file, evaluations=[{"loss": 0.0, "accuracy": 3.0 if best else 2.0}])
+    lines, moved = carried_out(plan(seeds=1, rates=(1e-3, 1e-2, 2e-2)), tmp_path)
+    assert moved == ["vit_cifar100/plain/rate-0.02", "vit_cifar100/deescalate/rate-0.02"]
+    assert all(line.done for line in lines.values())
+
+
+def learned_from(path: Path, data: dict[str, Any] | None, pattern: str = "*/*/*-*.json") -> None:
+    """Have results say that they are of other data, or nothing about them."""
+    for file in (path / "results").glob(pattern):
+        made = json.loads(file.read_text())["made"]
+        change(file, made={**made, "data": data and {**made["data"], **data}})
+
+
+def test_results_on_other_data_are_not_compared(tmp_path: Path) -> None:
+    before, more, folder = plan(seeds=1), plan("deescalate", "sharpen", seeds=1), ArenaFolder(tmp_path)
+    carried_out(before, tmp_path)
+    real = {"name": "cifar100", "synthetic": False, "digest": "6d2a"}
+    learned_from(tmp_path, real, "*/plain/*-*.json")
+    told = r"Expected all results of vit_cifar100 on the same data but got cifar100 6d2a for vit_cifar100/plain/rate"
+    with pytest.raises(UnsmoothError, match=told):
+        carry_out_arena(before, folder)
+    assert [one["digest"] for one in standings(before, folder).made["data"]][::2] == [
+        "6d2a",
+        "synthetic-images-4-24-8-8-0",
+    ]
+    learned_from(tmp_path, real)
+    assert carried_out(before, tmp_path)[1] == []  # nothing is left for which data would be needed
+    heard = list[str]()
+    with pytest.raises(
+        UnsmoothError, match=r"data of now \(made-up data synthetic-.*got cifar100 6d2a .*the --data of then"
+    ):
+        carry_out_arena(more, folder, tell=lambda progress: heard.append(progress.name))
+    assert heard == []
+    assert folder.trouble(Entrant("vit_cifar100", "sharpen")) is None
+    learned_from(tmp_path, real, "*/*/seed-0.json")
+    for file in tmp_path.glob("results/*/*/rate-*.json"):
+        file.unlink()
+    with pytest.raises(UnsmoothError, match="data of now"):  # where only scored runs tell
+        carry_out_arena(plan("deescalate", "sharpen", seeds=1), folder)
+
+
+def test_results_that_say_nothing_about_their_data_go_on(tmp_path: Path) -> None:
+    carried_out(plan(seeds=1), tmp_path)
+    learned_from(tmp_path, None)
+    lines, moved = carried_out(plan("deescalate", "sharpen", seeds=1), tmp_path)
+    assert {name.split("/")[1] for name in moved} == {"sharpen"}
+    assert all(line.done for line in lines.values())
+
+
+def test_the_hint_of_a_refusal_can_be_followed(tmp_path: Path) -> None:
+    folder, other = ArenaFolder(tmp_path), plan(seeds=1, base=smallest(batch=4))
+    carried_out(plan(seeds=1), tmp_path)
+    removing = re.escape(f"another --out, or removing {tmp_path / 'results'} and {tmp_path / 'runs'}.")
+    with pytest.raises(UnsmoothError, match=removing):
+        carry_out_arena(other, folder)
+    shutil.rmtree(tmp_path / "results")
+    told = (
+        r"a run with the settings of now in .*/runs/vit_cifar100/plain/rate-0\.001 but got one with others \(batch\)\. "
+    )
+    with pytest.raises(UnsmoothError, match=f"{told}Try the settings of then, removing .*/rate-0.001, {removing}"):
+        carry_out_arena(other, folder)
+    shutil.rmtree(tmp_path / "results")
+    shutil.rmtree(tmp_path / "runs")
+    carry_out_arena(other, folder)
+    assert left_over(other, folder, "") == []
+
+
+def test_a_run_of_a_remedy_that_was_begun_otherwise_is_no_failure_of_the_remedy(tmp_path: Path) -> None:
+    small, folder = plan(seeds=1, rates=(1e-3,)), ArenaFolder(tmp_path)
+    carried_out(small, tmp_path)
+    (tmp_path / "results/vit_cifar100/deescalate/seed-0.json").unlink()
+    begun = folder.runs / "vit_cifar100/deescalate/seed-0/config.json"
+    change(begun, batch=4)
+    with pytest.raises(UnsmoothError, match=r"others \(batch\)"):
+        carry_out_arena(small, folder)
+    assert folder.trouble(Entrant("vit_cifar100", "deescalate")) is None
+
+
+def test_a_refusal_is_an_outcome_whoever_found_it_and_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, folder = plan("deescalate", "deepnorm", rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
+    carry_out_arena(small, folder, call="first")
+    refused = Entrant("vit_cifar100", "deepnorm")
+    folder.write_trouble(refused, "refused", "words of another version", "of another command")
+    assert left_over(small, folder, "first") == []
+    carry_out_arena(small, folder, call="second", minutes=0.0)
+    assert left_over(small, folder, "second") == []
+    known = folder.trouble(refused)
+    assert known is not None
+    assert known["reason"].startswith("deepnorm cannot be applied to")
+    folder.write_trouble(refused, "failed", "of memory", "of another command")
+    assert left_over(small, folder, "first") == [refused]
+    folder.write_trouble(refused, "refused", "as it was", "first")
+    with monkeypatch.context() as patched:
+        patched.setattr("unsmooth.arena.working.refusal", lambda *_: None)
+        carry_out_arena(small, folder, call="third", minutes=0.0)
+    assert folder.trouble(refused) is None
+    assert left_over(small, folder, "third") == [refused]

@@ -82,4 +82,5 @@ def made_up(folder: ArenaFolder, wanted: Plan, accuracies: dict[str, list[float]
                 run = outcome(remedy, wanted.probe_seed, rate, rate=rate)
                 folder.write_outcome(entrant, f"rate-{rate:g}", run)
             for seed, score in enumerate(scores):
-                folder.write_outcome(entrant, f"seed-{seed}", outcome(remedy, seed, score))
+                run = outcome(remedy, seed, score, rate=wanted.rates[-1])
+                folder.write_outcome(entrant, f"seed-{seed}", run)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
-from unsmooth.arena import ArenaFolder, standings
+from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, standings
 from unsmooth.cli import app
 from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
 from unsmooth.cli.arena import _print
@@ -54,6 +54,36 @@ def test_ctrl_c_is_told_and_has_a_code_of_its_own(
     assert "interrupted. The same command goes on from there." in capsys.readouterr().err
 
 
+def test_what_is_refused_leaves_earlier_results_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*WORDS, "--seeds", "1", "--out", str(tmp_path / "out")]
+    assert run(words) == 0
+    before = (tmp_path / "out/arena.json").read_bytes()
+    for other in (["--set", "batch=4"], ["--rates", "1e-2"], ["--rates", "1e-3,1e-2", "--hold-out", "0.001"]):
+        for processes in ("1", "2"):
+            assert run([*words, *other, "--processes", processes]) == EXIT_BAD_INPUT
+            assert (tmp_path / "out/arena.json").read_bytes() == before
+    capsys.readouterr()
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unsmooth.arena.carry_out_arena", interrupted)
+    assert run([*words, "--seeds", "2"]) == EXIT_INTERRUPTED
+    assert (tmp_path / "out/arena.json").read_bytes() == before
+
+
+def test_what_came_to_its_end_before_an_interruption_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(plan: Plan, folder: ArenaFolder, **_: object) -> None:
+        carry_out_arena(plan, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unsmooth.arena.carry_out_arena", interrupted)
+    assert run([*WORDS, "--seeds", "1", "--out", str(tmp_path)]) == EXIT_INTERRUPTED
+    assert json.loads((tmp_path / "arena.json").read_text())["standings"][0]["done"]
+
+
 def test_the_readme_names_every_exit_code() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     told = text.partition("Exit codes: ")[2].partition("\n\n")[0]
@@ -91,11 +121,16 @@ def test_no_word_of_the_table_is_broken(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--processes", "0"], "Expected --processes of 1 or more"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "0"], "Expected --patience above 0"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "-1"], "Expected --minutes of 0 or more"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "nan"], "Expected --minutes of 0 or more"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "nan"], "Expected --patience above 0"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "inf"], "Expected --patience above 0"),
+        ([*WORDS, "--out", "here", "--runs", f"{__file__}/x"], "Expected a writable folder"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--hold-out", "1"], "Try --hold-out 0.1."),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--set", "hold_out=0.1"], "Try --hold-out, which runs"),
         ([*WORDS, "--data", "nowhere", "--out", "here"], "Expected data in nowhere"),
         ([*WORDS, "--set", "batch=32", "--out", "here"], "Expected at least one batch of 32"),
         ([*WORDS, "--rates", "1e-3,1e-2", "--out", "here"], "In an arena: another --hold-out, or --hold-out 0."),
+        ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Did you mean 'orthogonal'?"),
         ([*WORDS, "--set", "patch=5"], "Expected image divisible by patch"),
     ],
 )

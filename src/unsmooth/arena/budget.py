@@ -37,11 +37,20 @@ class Budget:
         """
         found = _FORM.fullmatch(text.strip().lower())
         number = float(found[1]) if found else 0.0
-        if found is None or not number or (found[2] == "steps" and not number.is_integer()):
+        if found is None or not 0 < number < math.inf or (found[2] == "steps" and not number.is_integer()):
             raise expected("a budget of a run, as a time or in steps", repr(text), "--budget 5m, or --budget 2000steps")
         if found[2] == "steps":
             return cls(text, steps=int(number))
         return cls(text, seconds=number * _SECONDS[found[2]])
+
+    @property
+    def meaning(self) -> tuple[int | None, float | None]:
+        """Without how it was written.
+
+        >>> Budget.read("1m").meaning == Budget.read("60.0s").meaning
+        True
+        """
+        return self.steps, self.seconds
 
     def steps_at(self, seconds_of_a_step: float) -> int:
         """How many steps it is for a plain model whose step takes so long.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan
 from unsmooth.arena.scores import score_of
 from unsmooth.evidence.rates import best, on_edge
+from unsmooth.evidence.study import Trained
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def chosen(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> Choice | None:
     known = {rate: run for rate, run in runs.items() if run is not None}
     if len(known) < len(runs):
         return None
-    scores = {rate: score_of(run, plan.score) for rate, run in known.items()}
+    scores = {rate: score_of(run, plan.score, known.values()) for rate, run in known.items()}
     stopped = {rate for rate, run in known.items() if run.made.get("state") == "stopped"}
     worst = -math.inf if plan.more else math.inf  # a rate that breaks a model is no choice, however little others learn
     counted = {rate: worst if score is None or rate in stopped else score for rate, score in scores.items()}
@@ -62,19 +64,41 @@ def chosen(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> Choice | None:
     return Choice(rate, on_edge(rate, plan.rates), scores, lost, reason)
 
 
+def scored(plan: Plan, folder: ArenaFolder, entrant: Entrant, choice: Choice | None) -> dict[int, Trained]:
+    """Outcomes by seed that were trained at the chosen rate: one at another rate is not what is looked for."""
+    if choice is None:
+        return {}
+    found = {seed: folder.outcome(entrant, seed_run(seed)) for seed in plan.seeds}
+    return {seed: run for seed, run in found.items() if run is not None and rate_of(run) == choice.rate}
+
+
+def rate_of(run: Trained) -> float:
+    """Its learning rate."""
+    return float(run.config["optimiser"]["lr"])
+
+
 def complete(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> bool:
     """Whether there is nothing left to train for an entrant."""
     choice = chosen(plan, folder, entrant)
     if choice is None:
         return False
-    return choice.lost or all(folder.outcome(entrant, seed_run(seed)) is not None for seed in plan.seeds)
+    return choice.lost or len(scored(plan, folder, entrant, choice)) == len(plan.seeds)
 
 
 def left_over(plan: Plan, folder: ArenaFolder, call: str) -> list[Entrant]:
-    """Who is not done yet, nor known by this call to be unable to."""
-    found = []
-    for entrant in plan.entrants:
-        trouble = folder.trouble(entrant)
-        if (trouble is None or trouble.get("call") != call) and not complete(plan, folder, entrant):
-            found.append(entrant)
-    return found
+    """Who is not done yet, nor known to be unable to."""
+    return [
+        entrant
+        for entrant in plan.entrants
+        if not is_unable(folder.trouble(entrant), call) and not complete(plan, folder, entrant)
+    ]
+
+
+def is_unable(trouble: Mapping[str, Any] | None, call: str) -> bool:
+    """Whether there is nothing more to be tried in a call: its model refuses it, or it failed in this very call.
+
+    >>> [is_unable({"state": state, "call": "of another"}, "mine") for state in ("refused", "failed")]
+    [True, False]
+    """
+    # Of several commands the last one to look writes a refusal down, which is the same for all of them.
+    return trouble is not None and (trouble["state"] == "refused" or trouble["call"] == call)

@@ -10,8 +10,10 @@ from typing import Any
 
 from unsmooth.arena.plan import Entrant, slug
 from unsmooth.arena.stopwatch import Timing
+from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.study import Trained
 from unsmooth.evidence.written import broken_file, read_json, trained_from, write_json
+from unsmooth.files import check_writable
 from unsmooth.training import RunFolder
 
 
@@ -44,11 +46,30 @@ class ArenaFolder:
         """Whether anything was settled here, or is about to be."""
         return (self.path / "results").exists()
 
+    def check_writable(self) -> None:
+        """Create what is missing and try to write there, before any work is done for it."""
+        try:
+            check_writable(self.path)
+            if self.apart is not None:
+                check_writable(self.apart)
+        except UnsmoothError:
+            self.forget_unbegun()
+            raise
+
     def forget_unbegun(self) -> None:
-        """Take the folder away again where nothing could be begun in it."""
-        if not self.begun:
+        """Take the folders away again where nothing could be begun in them."""
+        for path in (self.path, self.apart) if not self.begun else ():
             with suppress(OSError):  # somebody's own files
-                self.path.rmdir()
+                if path is not None:
+                    path.rmdir()
+
+    def written(self) -> dict[Path, int]:
+        """Every file of results and when it was written, to tell whether any is new."""
+        found = dict[Path, int]()
+        for path in (self.path / "results").rglob("*.json"):
+            with suppress(FileNotFoundError):  # another process has just taken it away
+                found[path] = path.stat().st_mtime_ns
+        return found
 
     def results(self, entrant: Entrant) -> Path:
         """Of one entrant."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,14 @@ from unsmooth.training import TASKS, Config, override
 from unsmooth.training.plain import split_at_commas
 
 PLAIN = "plain"
+_LENGTHS = ("steps", "epochs")
+_OWN = {
+    **dict.fromkeys(("lr", "optimiser.lr"), "--rates 1e-4,1e-3: each model has its best"),
+    "seed": "--seeds 3",
+    **dict.fromkeys(_LENGTHS, "no --budget"),
+}
+"""Settings that are not those of a model, and what to give in their place; lengths where there is a budget."""
+
 _STEPS_OF_RATES = (1 / 3, 1.0, 3.0)
 
 
@@ -69,7 +78,11 @@ class Plan:
     @property
     def entrants(self) -> list[Entrant]:
         """Model by model, the plain one first."""
-        return [Entrant(model, remedy) for model in self.models for remedy in self.remedies]
+        return [entrant for model in self.models for entrant in self.on(model)]
+
+    def on(self, model: str) -> list[Entrant]:
+        """The entrants on one model, the plain one first."""
+        return [Entrant(model, remedy) for remedy in self.remedies]
 
     @property
     def probe_seed(self) -> int:
@@ -152,8 +165,10 @@ def plan_arena(
     if not 0 < probe <= 1:
         raise expected("a share of the budget above 0 and up to 1", probe, "--probe 0.5")
     grid_of_rates = tuple(rates) or tuple(float(f"{base.optimiser.lr * step:.3g}") for step in _STEPS_OF_RATES)
-    if any(not rate > 0 for rate in grid_of_rates) or len(set(grid_of_rates)) < len(grid_of_rates):
-        raise expected("learning rates above 0, each of them once", list(grid_of_rates), "--rates 1e-4,3e-4,1e-3")
+    # Runs are called by six digits of their rate.
+    if not all(0 < rate < math.inf for rate in grid_of_rates) or _some_alike(f"{rate:g}" for rate in grid_of_rates):
+        what = "finite learning rates above 0 that differ in their first six digits"
+        raise expected(what, list(grid_of_rates), "--rates 1e-4,3e-4,1e-3")
     better = TASKS[base.task].better
     chosen = score or next((name for name in better if name != "loss"), "loss")
     if chosen not in better:
@@ -169,7 +184,27 @@ def plan_arena(
         hold_out=hold_out,
     )
     _check_hold_out(plan, base.task)
+    _check_grid(plan, grid)
     return plan
+
+
+def _check_grid(plan: Plan, grid: Sequence[str]) -> None:
+    """Refuse axes that the arena sets itself, and models that are the same: their names would promise a difference."""
+    for name in [_axis(text)[0] for text in grid]:
+        if name in _OWN and (plan.budget is not None or name not in _LENGTHS):
+            raise expected("axes of the grid that an arena does not set itself", repr(name), _OWN[name])
+    rate, seed = plan.rates[0], plan.seeds[0]
+    runs = {
+        name: plan.settings(Entrant(name, PLAIN), Settled(config), rate, seed) for name, config in plan.models.items()
+    }
+    for one, other in itertools.combinations(runs, 2):
+        if runs[one] == runs[other]:
+            raise expected("models that differ", f"{one!r} and {other!r}, whose runs are the same", "one of them")
+
+
+def _some_alike(names: Iterable[str]) -> bool:
+    found = list(names)
+    return len(set(found)) < len(found)
 
 
 def _check_hold_out(plan: Plan, task: str) -> None:
@@ -192,14 +227,14 @@ def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
     """
     read = [_axis(text) for text in axes]
     names = [name for name, _ in read]
-    if len(set(names)) < len(names):
+    if _some_alike(names):
         raise expected("each axis of the grid once", ", ".join(names), "--grid depth=12,24 --grid norm=pre,post")
     found: dict[str, Config] = {}
     for values in itertools.product(*(values for _, values in read)):
         changes: dict[str, Any] = dict(zip(names, values, strict=True))
         called = " ".join(f"{name}={value}" for name, value in changes.items()) or base.recipe
         found[called] = override(base, changes)
-    if len({slug(name) for name in found}) < len(found):
+    if _some_alike(map(slug, found)):
         raise expected("models that differ by name", ", ".join(found), "other values in --grid")
     return found
 
@@ -207,7 +242,7 @@ def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
 def _axis(text: str) -> tuple[str, list[str]]:
     name, equals, values = text.partition("=")
     found = list(split_at_commas(values))
-    if not equals or not name.strip() or not found or len(set(found)) < len(found):
+    if not equals or not name.strip() or not found or _some_alike(found):
         raise expected("--grid KEY=VALUE,VALUE", repr(text), "--grid depth=12,24")
     return name.strip(), found
 
@@ -219,17 +254,24 @@ def _checked(remedies: Sequence[str]) -> tuple[str, ...]:
         if text == PLAIN:
             continue
         written = " + ".join(map(str, parse_remedies(text)))
-        if slug(written) in found:
+        if written in found.values():
             raise expected("remedies that differ", f"{text!r} twice", "each of them once")
-        found[slug(written)] = written
+        if (other := found.setdefault(slug(written), written)) != written:
+            got = f"{other!r} and {written!r}, both called {slug(written)}"
+            raise expected("remedies whose folders differ", got, "an --out for each")
     if not found:
         raise expected("at least one remedy beside the plain model", "none", "--remedies deescalate,sharpen")
     return tuple(found.values())
 
 
 def slug(text: str) -> str:
-    """A name for a folder."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")
+    """A name for a folder; the sign of a number is spelt out, as a hyphen there stands for anything else.
+
+    >>> slug("attnscale(omega=0.5)"), slug("attnscale(omega=-0.5)"), slug("neutreno(lam=1e-05)")
+    ('attnscale-omega-0.5', 'attnscale-omega-minus0.5', 'neutreno-lam-1e-05')
+    """
+    signed = re.sub(r"(?<![A-Za-z0-9._])-(?=\.?\d)", "minus", text)
+    return re.sub(r"[^A-Za-z0-9._]+", "-", signed).strip("-.")
 
 
 def refusal(entrant: Entrant, config: Config) -> str | None:

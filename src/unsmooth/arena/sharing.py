@@ -17,8 +17,9 @@ from typing import Any
 
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Plan
+from unsmooth.arena.refusing import OtherResultsError
 from unsmooth.arena.stalling import ends_when_stalled, has_stalled
-from unsmooth.arena.working import carry_out_arena, settle_models
+from unsmooth.arena.working import carry_out_arena, check_results, settle_models
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.training import Progress
 from unsmooth.training.driving import Tell
@@ -56,6 +57,7 @@ def share_out(
     Raises:
         UnsmoothError: One of them could not go on; the others went on to their end.
     """
+    check_results(plan, folder)
     if plan.budget is not None and plan.budget.seconds is not None:
         settle_models(plan, folder)
     context = multiprocessing.get_context("spawn")
@@ -74,7 +76,8 @@ def share_out(
                 if worker.process.is_alive():
                     worker.process.terminate()
     if not said.empty():
-        raise UnsmoothError(said.get())
+        kind, words = said.get()
+        raise kind(words)
     if died := [worker.process.exitcode for worker in crew if worker.process.exitcode]:
         hint = "the same command, which keeps what is done; fewer --processes where memory is short"
         raise expected("processes that come to their end", f"one that was ended (exit code {died[0]})", hint)
@@ -173,4 +176,5 @@ def _work(share: _Share, said: Any) -> None:
         pass  # whoever started this says so
     except Exception as error:
         words = " ".join(str(error).split())
-        said.put(words if isinstance(error, UnsmoothError) else f"{type(error).__name__}: {words}")
+        kind = OtherResultsError if isinstance(error, OtherResultsError) else UnsmoothError
+        said.put((kind, words if isinstance(error, UnsmoothError) else f"{type(error).__name__}: {words}"))

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unsmooth.arena.choosing import Choice, chosen, rate_run, seed_run
+from unsmooth.arena.choosing import Choice, chosen, rate_run, scored
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan
-from unsmooth.arena.scores import score_of
+from unsmooth.arena.scores import guessing, score_of
 from unsmooth.arena.stopwatch import Timing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.ledger import minutes_of
 from unsmooth.evidence.study import Trained
 from unsmooth.evidence.written import write_json
+from unsmooth.training.plain import to_plain
 
 Verdict = Literal["better", "worse", "no difference shown", ""]
 METRIC = "mean_cosine"
@@ -30,10 +31,11 @@ class Standing:
         entrant: Which.
         choice: Its learning rate; None where it was not chosen yet.
         scores: Seed to score.
+        guessed: Seeds whose runs lost their numbers, and that count with the score of guessing.
         score: Mean over seeds with its interval; None where there is none.
         difference: To the plain model with the same seed; None for that itself, and where either is missing.
         verdict: "better" or "worse" where the whole interval of the difference lies on one side of 0; empty where there
-            is no interval, as with one seed.
+            is no interval, as with one seed, and where it does not rest on all seeds of the plan.
         start: Mean cosine by layer before training, embedding first, over seeds; empty where nothing was measured.
         end: After training.
         timing: What a step costs.
@@ -45,6 +47,7 @@ class Standing:
     entrant: Entrant
     choice: Choice | None = None
     scores: Mapping[int, float] = field(default_factory=dict)
+    guessed: tuple[int, ...] = ()
     score: Interval | None = None
     difference: Interval | None = None
     verdict: Verdict = ""
@@ -101,8 +104,6 @@ class Standings:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what `arena.json` holds and the command prints."""
-        from unsmooth.training.plain import to_plain
-
         plan = self.plan
         return {
             "recipe": next(iter(plan.models.values())).recipe,
@@ -131,16 +132,17 @@ def standings(plan: Plan, folder: ArenaFolder) -> Standings:
     """What is known by now, of runs that are there."""
     lines, every = [], list[Trained]()
     for model in plan.models:
+        entrants = plan.on(model)
+        choices = {entrant: chosen(plan, folder, entrant) for entrant in entrants}
+        runs = {entrant: scored(plan, folder, entrant, choice) for entrant, choice in choices.items()}
+        beside = [run for by_seed in runs.values() for run in by_seed.values()]
         plain: Mapping[int, float] = {}
-        for remedy in plan.remedies:
-            entrant = Entrant(model, remedy)
-            choice = chosen(plan, folder, entrant)
-            runs = {seed: run for seed in plan.seeds if (run := folder.outcome(entrant, seed_run(seed))) is not None}
-            line = _standing(plan, folder, entrant, choice, runs, plain)
-            plain = line.scores if remedy == PLAIN else plain
+        for entrant in entrants:
+            line = _standing(plan, folder, entrant, choices[entrant], runs[entrant], beside, plain)
+            plain = line.scores if entrant.remedy == PLAIN else plain
             lines.append(line)
             probes = (folder.outcome(entrant, rate_run(rate)) for rate in plan.rates)
-            every += [*runs.values(), *(run for run in probes if run is not None)]
+            every += [*runs[entrant].values(), *(run for run in probes if run is not None)]
     steps = {model: int(known["steps"]) for model in plan.models if (known := folder.model(model)) is not None}
     return Standings(plan, tuple(lines), steps, _made(every))
 
@@ -151,28 +153,37 @@ def _standing(
     entrant: Entrant,
     choice: Choice | None,
     runs: Mapping[int, Trained],
+    beside: Sequence[Trained],
     plain: Mapping[int, float],
 ) -> Standing:
     lost = choice is not None and choice.lost
-    scores = {seed: score for seed, run in runs.items() if (score := score_of(run, plan.score)) is not None}
-    if choice is not None and lost and (guess := choice.scores[choice.rate]) is not None:
-        scores = dict.fromkeys(plan.seeds, guess)
+    found = {seed: score_of(run, plan.score, beside) for seed, run in runs.items()}
+    if lost:
+        guess = guessing(to_plain(plan.models[entrant.model]), plan.score, beside)
+        found = dict.fromkeys(plan.seeds, guess)
+    scores = {seed: score for seed, score in found.items() if score is not None}
     both = bool(scores.keys() & plain.keys()) and entrant.remedy != PLAIN
     difference = paired(scores, plain) if both else None
+    whole = difference is not None and difference.count == len(plan.seeds)
     return Standing(
         entrant=entrant,
         choice=choice,
         scores=scores,
+        guessed=tuple(seed for seed in scores if lost or _stopped(runs[seed])),
         score=over_seeds(list(scores.values())) if scores else None,
         difference=difference,
-        verdict=verdict(difference, plan.more) if difference else "",
+        verdict=verdict(difference, plan.more) if difference and whole else "",
         start=_curve(runs.values(), 0),
         end=_curve([run for run in runs.values() if run.made.get("state") == "finished"], -1),
         timing=folder.timing(entrant),
         parameters=next((run.made.get("parameters") for run in runs.values()), None),
-        failures=tuple(_failures(folder.trouble(entrant), choice, runs)),
+        failures=tuple(_failures(plan, folder.trouble(entrant), choice, runs, found)),
         done=lost or len(runs) == len(plan.seeds),
     )
+
+
+def _stopped(run: Trained) -> bool:
+    return run.made.get("state") == "stopped"
 
 
 def verdict(difference: Interval, more: bool) -> Verdict:
@@ -193,16 +204,28 @@ def verdict(difference: Interval, more: bool) -> Verdict:
     return "no difference shown"
 
 
-def _failures(trouble: Mapping[str, Any] | None, choice: Choice | None, runs: Mapping[int, Trained]) -> Iterable[str]:
+def _failures(
+    plan: Plan,
+    trouble: Mapping[str, Any] | None,
+    choice: Choice | None,
+    runs: Mapping[int, Trained],
+    scores: Mapping[int, float | None],
+) -> Iterable[str]:
+    lost = choice is not None and choice.lost
     if trouble is not None:
         yield f"{trouble['state']}: {trouble['reason']}"
     if choice is not None and choice.lost:
         yield f"no finite loss at any rate: {choice.reason}"
-    stopped = {seed: run for seed, run in runs.items() if run.made.get("state") == "stopped"}
+    stopped = {seed: run for seed, run in runs.items() if _stopped(run)}
     if stopped:
         seeds = ", ".join(map(str, stopped))
         first = next(iter(stopped.values())).made
         yield f"seed {seeds} stopped after {first.get('done')} of {first.get('steps')} steps: {first.get('reason')}"
+    without = [seed for seed, score in scores.items() if score is None]
+    if any(lost or seed in stopped for seed in without):
+        yield f"no verdict: which {plan.score} guessing has is not known here, so that a lost run counts nowhere"
+    if unmeasured := [seed for seed in without if not lost and seed not in stopped]:
+        yield f"seed {', '.join(map(str, unmeasured))} without a finite {plan.score}: it counts nowhere"
 
 
 def _curve(runs: Iterable[Trained], moment: int) -> list[Interval]:
@@ -230,5 +253,13 @@ def _made(runs: Sequence[Trained]) -> dict[str, Any]:
         "runs": len(runs),
         "gpu_minutes": round(minutes_of(runs), 2),
         "side_by_side": sorted({int(run.made.get("side_by_side") or 1) for run in runs}),
-        "data": [run.made.get("data") for run in runs[:1]],
+        "data": _distinct(run.made.get("data") for run in runs),
     }
+
+
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    found = list[Any]()
+    for item in items:
+        if item is not None and item not in found:
+            found.append(item)
+    return found

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from unsmooth.arena.budget import Settled, cut, length
-from unsmooth.arena.choosing import chosen, complete, rate_run, seed_run
+from unsmooth.arena.budget import Budget, Settled, cut, length
+from unsmooth.arena.checking import check_begun, check_data, check_one_data, check_settings, on_all_samples
+from unsmooth.arena.choosing import chosen, complete, is_unable, rate_run, seed_run
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
+from unsmooth.arena.refusing import OtherResultsError, other_results
 from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
@@ -25,8 +27,6 @@ from unsmooth.training.holding import HeldError, held
 from unsmooth.training.place import Place, take_place
 from unsmooth.training.plain import to_plain
 from unsmooth.training.timing import share_of
-
-_HINT = "another --out, or removing its results"
 
 
 def carry_out_arena(
@@ -59,6 +59,7 @@ def carry_out_arena(
         end = None if minutes is None else time.monotonic() + 60 * minutes
         work = _Work(plan, folder, place, end, tell, call, workers)
         names = list(plan.models)
+        check_results(plan, folder)
         turn = worker * len(names) // workers
         for name in names[turn:] + names[:turn]:
             work.carry_out_model(name)
@@ -74,20 +75,30 @@ def settle_models(plan: Plan, folder: ArenaFolder) -> None:
                 work.forget_clock()
 
 
+def check_results(plan: Plan, folder: ArenaFolder) -> None:
+    """Refuse results that cannot stand beside those that are wanted, before anything is trained."""
+    for name in plan.models:
+        base = settled(plan, folder, name)
+        for entrant in plan.on(name):
+            if base is not None:
+                check_settings(plan, folder, entrant, base)
+        check_one_data(plan, folder, name)
+
+
 def settled(plan: Plan, folder: ArenaFolder, name: str) -> Settled | None:
     """The settings of a model at the budget; None where it was not timed yet.
 
     Raises:
-        UnsmoothError: It was settled with other settings.
+        OtherResultsError: It was settled with other settings.
     """
     known, config = folder.model(name), plan.models[name]
     if known is None:
         return None
     differing = differing_settings(known["settings"], config)
-    text = plan.budget.text if plan.budget else None
-    if differing or known["budget"] != text:
-        said = ", ".join(differing) or f"budget {known['budget']}, now {text}"
-        raise expected(f"results of {name} with the settings of now", f"others ({said})", _HINT)
+    then, now = known["budget"] and Budget.read(known["budget"]), plan.budget
+    if differing or (then and then.meaning) != (now and now.meaning):
+        said = ", ".join(differing) or f"budget {known['budget']}, now {now and now.text}"
+        raise other_results(folder, f"results of {name} with the settings of now", f"others ({said})")
     unit = float(known["steps_of_a_unit"])
     return Settled(cut(config, int(known["steps"]), unit), unit)
 
@@ -113,6 +124,7 @@ class _Work:
     call: str
     workers: int
     _stopwatch: Stopwatch | None = field(default=None, init=False)
+    _known_data: set[str] = field(default_factory=set, init=False)
 
     @property
     def late(self) -> bool:
@@ -123,13 +135,11 @@ class _Work:
         """Every remedy on one model, as far as time allows."""
         base = settled(self.plan, self.folder, name)
         try:
-            for entrant in [one for one in self.plan.entrants if one.model == name]:
-                if base is not None:
-                    self._check(entrant, base)
+            for entrant in self.plan.on(name):
                 if complete(self.plan, self.folder, entrant):
                     self._tidy(entrant)
                     continue
-                if self.late:
+                if self._still_refused(entrant) or self.late:
                     continue
                 base = base or self.settle(name)
                 with suppress(HeldError):  # somebody else is at it
@@ -146,7 +156,7 @@ class _Work:
     def settle(self, name: str) -> Settled:
         """Time the plain model, and write down how many steps every run of it makes."""
         config, budget = self.plan.models[name], self.plan.budget
-        self._check_data(config)
+        self._check_data(name)
         place = self.folder.results(Entrant(name, PLAIN)).parent
         place.mkdir(parents=True, exist_ok=True)
         with held(place, f"{name} settled", wait=True):
@@ -166,30 +176,52 @@ class _Work:
             self.folder.write_timing(Entrant(name, PLAIN), timing)
             return Settled(cut(config, steps, timing.steps_of_a_unit), timing.steps_of_a_unit)
 
-    def _check_data(self, config: Config) -> None:
+    def _check_data(self, name: str) -> None:
         """Build the data as runs that choose a rate have them: what is wrong is told before anything is timed."""
-        as_held = replace(config, data=replace(config.data, hold_out=self.plan.held_out))
+        if name in self._known_data:
+            return
         with _naming_the_option():
-            TASKS[config.task](as_held, self.place, share_of(config, self.place.ranks))
+            same = self._check_data_of(name, self.plan.held_out)
+        if not same and self.plan.held_out and on_all_samples(self.plan, self.folder, name):
+            self._check_data_of(name, 0.0)
+        self._known_data.add(name)
+
+    def _check_data_of(self, name: str, hold_out: float) -> bool:
+        config = self.plan.models[name]
+        held_out = replace(config, data=replace(config.data, hold_out=hold_out))
+        task = TASKS[config.task](held_out, self.place, share_of(config, self.place.ranks))
+        return check_data(self.plan, self.folder, name, task.describe())
 
     def _clock(self, name: str) -> Stopwatch:
         self._stopwatch = self._stopwatch or Stopwatch(self.plan.models[name], self.place)
         return self._stopwatch
+
+    def _still_refused(self, entrant: Entrant) -> bool:
+        """Whether its model refuses it, as it did before; looked at in every call, as other code may allow it."""
+        known = self.folder.trouble(entrant) or {}
+        if known.get("state") != "refused":
+            return False
+        reason = refusal(entrant, self.plan.models[entrant.model])
+        if reason is None:
+            self.folder.forget_trouble(entrant)
+        elif reason != known.get("reason"):
+            self.folder.write_trouble(entrant, "refused", reason, self.call)
+        return reason is not None
 
     def _carry_out(self, entrant: Entrant, base: Settled) -> None:
         """Keep others out, and write down what goes wrong with a remedy."""
         place = self.folder.runs / entrant.place
         place.mkdir(parents=True, exist_ok=True)
         with held(place, f"{entrant.place} that nobody is carrying out"):
-            known = self.folder.trouble(entrant)
-            if known is not None and known.get("call") == self.call:
+            if is_unable(self.folder.trouble(entrant), self.call):
                 return
             if (reason := refusal(entrant, base.config)) is not None:
                 self.folder.write_trouble(entrant, "refused", reason, self.call)
                 return
+            self._check_data(entrant.model)
             try:
                 self._train(entrant, base)
-            except (HeldError, HoldOutError):
+            except (HeldError, HoldOutError, OtherResultsError):
                 raise
             except Exception as error:
                 if entrant.remedy == PLAIN or not self._alive():
@@ -210,6 +242,7 @@ class _Work:
             probes = {rate_run(rate): plan.settings(entrant, base, rate, plan.probe_seed) for rate in rates}
             with _naming_the_option():
                 self._runs(entrant, probes)
+        check_settings(plan, self.folder, entrant, base)  # a rate that joined the grid may have been chosen by now
         choice = chosen(plan, self.folder, entrant)
         if choice is not None and not choice.lost and not self.late:
             self._runs(
@@ -219,6 +252,7 @@ class _Work:
     def _runs(self, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
         """Runs beside each other, those that are missing; what came to its end is written down."""
         missing = {run: config for run, config in wanted.items() if self.folder.outcome(entrant, run) is None}
+        check_begun(self.folder, entrant, missing)
         minutes = None if self.end is None else max(0.0, (self.end - time.monotonic()) / 60)
         places = {f"{entrant.place}/{run}": config for run, config in missing.items()}
         folders = train_together(places, self.folder.runs, minutes=minutes, tell=self.tell) if places else []
@@ -233,20 +267,6 @@ class _Work:
         for run in (*map(rate_run, self.plan.rates), *map(seed_run, self.plan.seeds)):
             if self.folder.outcome(entrant, run) is not None:
                 self.folder.tidy(entrant, run)
-
-    def _check(self, entrant: Entrant, base: Settled) -> None:
-        """Results that are there are of the settings of now."""
-        plan = self.plan
-        wanted = {rate_run(rate): (rate, plan.probe_seed) for rate in plan.rates}
-        if (choice := chosen(plan, self.folder, entrant)) is not None:
-            wanted |= {seed_run(seed): (choice.rate, seed) for seed in plan.seeds}
-        for run, (rate, seed) in wanted.items():
-            found = self.folder.outcome(entrant, run)
-            if found and (differing := differing_settings(found.config, plan.settings(entrant, base, rate, seed))):
-                got = f"others for {entrant.place}/{run} ({', '.join(differing)})"
-                held_out = found.config["data"].get("hold_out", 0.0)  # younger than some results
-                as_then = f"--hold-out {held_out:g} as then, " if "data.hold_out" in differing else ""
-                raise expected("results with the settings of now", got, as_then + _HINT)
 
     def _alive(self) -> bool:
         """Whether the device still answers: after some errors a GPU does no more for a process."""

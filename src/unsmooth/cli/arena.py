@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ import typer
 
 from unsmooth.cli.options import Debug
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import check_writable
 
 if TYPE_CHECKING:
     from unsmooth.arena import ArenaFolder, Plan, Standings
@@ -85,24 +85,28 @@ def arena(
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
     from unsmooth.arena import ArenaFolder, standings
+    from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
+    from unsmooth.arena.refusing import OtherResultsError
 
     plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe, hold_out)
     if processes < 1:
         raise expected("--processes of 1 or more", processes, "--processes 4")
-    if minutes is not None and minutes < 0:
+    if minutes is not None and not minutes >= 0:  # nor what is no number
         raise expected("--minutes of 0 or more", minutes, "--minutes 10")
-    if patience <= 0:
-        raise expected("--patience above 0", patience, "--patience 10")
+    if not 0 < patience < math.inf:
+        raise expected("--patience above 0 and finite", patience, "--patience 10")
+    check_options(plan)
     check_possible(plan)
     folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
-    check_writable(folder.path)
-    call = secrets.token_hex(8)
+    folder.check_writable()
+    call, before = secrets.token_hex(8), folder.written()
     try:
         _carry_out(plan, folder, processes, patience, minutes, call, quiet or as_json)
     except BaseException as error:
         folder.forget_unbegun()
-        if folder.begun:
+        # What was refused, or stopped before its first result, leaves what is told of earlier ones as it is.
+        if not isinstance(error, OtherResultsError) and folder.written() != before:
             standings(plan, folder).write(folder)
         if isinstance(error, KeyboardInterrupt):
             typer.echo("unsmooth: interrupted. The same command goes on from there.", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from unsmooth.training.driving import AT_ONCE
 from unsmooth.training.plain import from_plain, to_plain
 
 DIGITS = 6
+_ELSEWHERE = ("engine", "data.path")
+"""Settings that do not decide the numbers of a run: the machine, and where its data lie."""
 
 
 def kept(variant: str, config: Config, folder: RunFolder, together: int, sharing: int = 1) -> Trained:
@@ -65,21 +67,28 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def differing_settings(plain: Mapping[str, Any], config: Config) -> list[str]:
-    """Paths of settings that decide the numbers of a run and are otherwise in `plain` data than in `config`."""
+def differing_settings(plain: Mapping[str, Any], config: Config, *, everything: bool = False) -> list[str]:
+    """Paths of settings that decide the numbers of a run and are otherwise in `plain` data than in `config`.
+
+    Args:
+        plain: Settings that were kept.
+        config: Settings of now.
+        everything: Also those that do not decide the numbers: the machine, and where its data lie.
+    """
     # Settings that are younger than what was kept had their default then.
-    wanted, found = (dict(_settings(to_plain(one))) for one in (config, from_plain(Config, plain)))
+    both = (to_plain(config), to_plain(from_plain(Config, plain)))
+    wanted, found = (dict(_settings(one, () if everything else _ELSEWHERE)) for one in both)
     nothing = object()
     return [path for path in wanted | found if wanted.get(path, nothing) != found.get(path, nothing)]
 
 
-def _settings(plain: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """What decides the numbers, by path: not the machine, nor where its data lie."""
+def _settings(plain: Mapping[str, Any], without: Container[str], above: str = "") -> Iterator[tuple[str, Any]]:
+    """By path."""
     for name, value in plain.items():
         path = above + name
-        if path in ("engine", "data.path"):
+        if path in without:
             continue
         if isinstance(value, Mapping):
-            yield from _settings(value, f"{path}.")
+            yield from _settings(value, without, f"{path}.")
         else:
             yield path, value

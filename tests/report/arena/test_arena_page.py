@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arena.tiny_arenas import made_up, plan
+from tests.arena.tiny_arenas import made_up, outcome, plan
 from unsmooth.arena import ArenaFolder, Entrant, Standings, standings
 from unsmooth.report.arena import arena_plate, cells_of, heads_of, notes_of, sentence_of, write_arena_report
 
@@ -30,9 +30,9 @@ def test_a_line_says_what_was_found(found: Standings) -> None:
         "model": "norm=pre",
         "rate": "0.01 (edge)",
         "accuracy in % [95 %]": "61.3 [57.5, 65.1]",
-        "minus plain in points [95 %]": "10.3 [8.9, 11.8]",
+        "minus plain in points [95 %]": "10.33 [8.90, 11.77]",
         "verdict": "better",
-        "cosine, start → end": "0.21 → 0.41",
+        "cosine, start → end": "0.210 → 0.410",
         "step time": "1.25×",
         "memory": "3 MiB",
         "failures": "none",
@@ -73,13 +73,36 @@ def test_the_page_is_one_file_with_all_of_it(found: Standings, tmp_path: Path) -
     assert drawn["difference to plain, norm=pre", "minus plain", "deescalate"] == pytest.approx(31 / 3)
 
 
+def test_every_model_has_a_table_of_its_own(found: Standings) -> None:
+    tables = arena_plate(found).tables
+    assert [table.title for table in tables] == ["All entrants, norm=pre", "All entrants, norm=post"]
+    for table in tables:
+        assert [line[0] for line in table.lines] == ["plain", "deescalate", "sharpen", "deepnorm"]
+        assert "model" not in table.heads
+        assert all(len(line) == len(table.heads) for line in table.lines)
+
+
 def test_curves_share_a_picture_with_as_many_as_there_are_colours(tmp_path: Path) -> None:
     names = [f"deescalate(tau=0.{digit})" for digit in range(1, 9)]
     wanted, folder = plan(*names, seeds=2), ArenaFolder(tmp_path)
     made_up(folder, wanted, {name: [0.5, 0.6] for name in ("plain", *names)})
     panels = [panel for panel in arena_plate(standings(wanted, folder)).figure.panels if "at the end" in panel.title]
     assert [len(panel.series) for panel in panels] == [7, 3]
+    assert [panel.title for panel in panels] == ["mean cosine at the end (1 of 2)", "mean cosine at the end (2 of 2)"]
     assert all(panel.series[0].name == "plain" for panel in panels)
+
+
+def test_step_times_of_a_device_that_others_use_too_are_told_to_waver(tmp_path: Path) -> None:
+    wanted, told = plan("deescalate", rates=(1e-3,)), {}
+    for beside in (1, 6):
+        folder = ArenaFolder(tmp_path / str(beside))
+        for remedy in wanted.remedies:
+            run = outcome(remedy, 0, 0.5, side_by_side=beside)
+            folder.write_outcome(Entrant(next(iter(wanted.models)), remedy), "seed-0", run)
+        told[beside] = " ".join(notes_of(standings(wanted, folder)))
+    assert "wavers" not in told[1]
+    assert "others used the device too, so that it wavers" in told[6]
+    assert "up to 6 runs at a time" in told[6]
 
 
 def test_nothing_is_drawn_before_the_first_run(tmp_path: Path) -> None:

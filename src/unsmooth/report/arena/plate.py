@@ -1,4 +1,4 @@
-"""An arena as a plate: differences to the plain model, similarity by layer at the start and the end, one table."""
+"""An arena as a plate: differences to the plain model, similarity by layer at start and end, a table of each model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def arena_plate(found: Standings) -> Plate:
     """All that the page shows."""
     recipe = next(iter(found.plan.models.values())).recipe
     count = len(found.plan.remedies) - 1
-    lines = tuple(cells_of(found, line) for line in found.lines)
     return Plate(
         name="arena",
         title=f"{recipe}: {count} {'remedy' if count == 1 else 'remedies'} at equal budget",
@@ -41,9 +40,16 @@ def arena_plate(found: Standings) -> Plate:
             f"layer before and after training; {_over_seeds(found)}.",
             [panel for model in found.plan.models for panel in _panels(found, model)],
         ),
-        tables=(Table("All entrants", heads_of(found), lines),),
+        tables=tuple(_table(found, model) for model in found.plan.models),
         notes=(*failures_of(found), *notes_of(found)),
     )
+
+
+def _table(found: Standings, model: str) -> Table:
+    """Of one model: to be read across, a line must be no wider than a page."""
+    title = f"All entrants, {model}" if len(found.plan.models) > 1 else "All entrants"
+    lines = tuple(cells_of(found, line, naming=False) for line in found.of(model))
+    return Table(title, heads_of(found, naming=False), lines)
 
 
 def _over_seeds(found: Standings) -> str:
@@ -57,12 +63,13 @@ def _panels(found: Standings, model: str) -> Iterator[Panel]:
     if compared:
         yield _differences(found, compared, of)
     plain = [line for line in lines if line.entrant.remedy == PLAIN]
-    others = [line for line in lines if line.entrant.remedy != PLAIN]
-    for begin in range(0, len(others), _TOGETHER):
-        shown = [*plain, *others[begin : begin + _TOGETHER]]
+    others = [line for line in lines if line.entrant.remedy != PLAIN and (line.start or line.end)]
+    groups = [others[begin : begin + _TOGETHER] for begin in range(0, len(others), _TOGETHER)] or [[]]
+    for number, group in enumerate(groups, start=1):
+        part = f" ({number} of {len(groups)})" if len(groups) > 1 else ""
         for moment in ("start", "end"):
-            if series := list(_curves(shown, moment)):
-                yield Panel(f"mean cosine at the {moment}{of}", "layer", "mean cosine", series)
+            if series := list(_curves([*plain, *group], moment)):
+                yield Panel(f"mean cosine at the {moment}{of}{part}", "layer", "mean cosine", series)
 
 
 def _differences(found: Standings, lines: Sequence[Standing], of: str) -> Panel:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from unsmooth.arena.plan import PLAIN
 from unsmooth.arena.standing import Standing, Standings
 from unsmooth.evidence.interval import LEVEL, Interval
 from unsmooth.report.evidence.words import in_words
-from unsmooth.report.series import spoken
 from unsmooth.report.why.page import short
 
 _MEBIBYTE = 2**20
@@ -30,14 +30,14 @@ def scaled(interval: Interval, scale: float) -> Interval:
     return Interval(interval.value * scale, interval.low * scale, interval.high * scale, interval.count)
 
 
-def heads_of(found: Standings) -> tuple[str, ...]:
-    """Of the table; the model is named where there are several."""
+def heads_of(found: Standings, *, naming: bool = True) -> tuple[str, ...]:
+    """Of the table; the model is named where there are several, unless told otherwise."""
     unit = " in %" if scale_of(found) == 100 else ""
     points = " in points" if unit else ""
     interval = "" if _has_one_seed(found) else " [95 %]"
     return (
         "remedy",
-        *(["model"] if len(found.plan.models) > 1 else []),
+        *(["model"] if naming and len(found.plan.models) > 1 else []),
         "rate",
         f"{found.plan.score}{unit}{interval}",
         f"minus plain{points}{interval}",
@@ -49,15 +49,15 @@ def heads_of(found: Standings) -> tuple[str, ...]:
     )
 
 
-def cells_of(found: Standings, line: Standing) -> tuple[str, ...]:
+def cells_of(found: Standings, line: Standing, *, naming: bool = True) -> tuple[str, ...]:
     """A line of the table."""
     return (
         line.entrant.remedy,
-        *([line.entrant.model] if len(found.plan.models) > 1 else []),
+        *([line.entrant.model] if naming and len(found.plan.models) > 1 else []),
         _rate(line),
-        _told(found, line.score),
-        _told(found, line.difference),
-        line.verdict or ("–" if line.done or line.failures else "not finished"),
+        _told(found, line.score, 1),
+        _told(found, line.difference, 2),
+        line.verdict or ("not finished" if _is_open(found, line) else "–"),
         f"{_last(line.start)} → {_last(line.end)}",
         f"{line.timing.ratio:.2f}×" if line.timing else "–",
         _memory(line),
@@ -65,16 +65,29 @@ def cells_of(found: Standings, line: Standing) -> tuple[str, ...]:
     )
 
 
+def _is_open(found: Standings, line: Standing) -> bool:
+    """Whether a verdict may still come, from its own runs or from those of the plain model."""
+    plain = next(one for one in found.of(line.entrant.model) if one.entrant.remedy == PLAIN)
+    unable = any(failure.partition(":")[0] in ("refused", "failed") for failure in line.failures)
+    return not unable and not (line.done and plain.done)
+
+
 def _has_one_seed(found: Standings) -> bool:
     return len(found.plan.seeds) == 1
 
 
-def _told(found: Standings, interval: Interval | None) -> str:
-    """A number with its interval; one seed has none, which a note says once."""
+def _told(found: Standings, interval: Interval | None, digits: int) -> str:
+    """A number with its interval; one seed has none, which a note says once. `digits` are those of percents."""
     if interval is None:
         return "–"
-    told = scaled(interval, scale_of(found))
-    return short(told.value) if _has_one_seed(found) else in_words(told)
+    scale = scale_of(found)
+    told = scaled(interval, scale)
+    if scale == 1:
+        return short(told.value) if _has_one_seed(found) else in_words(told)
+    value, low, high = (f"{one:.{digits}f}".replace("-", "−") for one in (told.value, told.low, told.high))
+    if _has_one_seed(found):
+        return value
+    return f"{value} [{low}, {high}]" if math.isfinite(told.low) else f"{value} (no interval from {told.count})"
 
 
 def failures_of(found: Standings) -> list[str]:
@@ -102,7 +115,7 @@ def _rate(line: Standing) -> str:
 
 
 def _last(curve: object) -> str:
-    return spoken(curve[-1].value) if isinstance(curve, list | tuple) and curve else "–"
+    return f"{curve[-1].value:.3f}".replace("-", "−") if isinstance(curve, list | tuple) and curve else "–"
 
 
 def _memory(line: Standing) -> str:
@@ -175,19 +188,21 @@ def _notes(found: Standings) -> Iterator[str]:
         yield "One seed has no interval, so there are no verdicts; --seeds 3 gives both."
     else:
         yield (
-            f"Intervals are Student's over {len(plan.seeds)} seeds; differences are paired by seed. A verdict needs "
-            "the whole interval on one side of 0."
+            f"Intervals are Student's over {_seeds(found)}; differences are paired by seed. A verdict needs all "
+            "seeds, and the whole interval on one side of 0."
         )
     compared = sum(bool(line.verdict) for line in found.lines)
     if compared > 1:
         by_chance = f"{compared * (1 - LEVEL):.1f}".rstrip("0").rstrip(".")
         yield f"Of {compared} comparisons of models that do not differ, about {by_chance} would be called different."
+    shares = max(made.get("side_by_side") or [1]) > 1
     yield (
         "Cosine is the mean pairwise cosine of tokens at the last layer, before and after training. Step time is that "
-        "of the whole training step over the plain model's, both in turns in one process; memory is the highest of one "
+        "of the whole training step over the plain model's, both in turns in one process"
+        f"{' while others used the device too, so that it wavers' if shares else ''}; memory is the highest of one "
         "run alone on a GPU."
     )
-    if any(line.failures and line.scores for line in found.lines):
+    if any(line.guessed for line in found.lines):
         yield "A run whose loss stopped being a number counts with the score of guessing."
     data = [one for one in made.get("data", []) if isinstance(one, dict)]
     if any(one.get("synthetic") for one in data):
@@ -195,6 +210,14 @@ def _notes(found: Standings) -> Iterator[str]:
     hardware = ", ".join(made.get("hardware", []))
     commits = ", ".join(one[:10] + "+" * one.endswith("+") for one in made.get("commits", []))
     minutes = f", {made['gpu_minutes']:g} GPU minutes" if made.get("gpu_minutes") else ""
-    beside = made.get("side_by_side") or [1]
-    shared = f", up to {max(beside)} runs at a time" if max(beside) > 1 else ""
+    shared = f", up to {max(made['side_by_side'])} runs at a time" if shares else ""
     yield f"{made.get('runs', 0)} runs on {hardware or 'nothing yet'}{minutes}{shared}; commit {commits or 'unknown'}."
+
+
+def _seeds(found: Standings) -> str:
+    """Those that intervals rest on."""
+    wanted = len(found.plan.seeds)
+    counts = [one.count for line in found.lines for one in (line.score, line.difference) if one is not None]
+    if all(count == wanted for count in counts):
+        return f"{wanted} seeds"
+    return f"those of {wanted} seeds that count, {min(counts)} or more"

@@ -1,0 +1,114 @@
+"""Whether results that are there can stand beside those that are wanted: of the same settings, on the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from unsmooth.arena.budget import Settled
+from unsmooth.arena.choosing import chosen, rate_of, rate_run, seed_run
+from unsmooth.arena.folder import ArenaFolder
+from unsmooth.arena.plan import Entrant, Plan
+from unsmooth.arena.refusing import other_results
+from unsmooth.evidence.keeping import differing_settings
+from unsmooth.training import Config, RunFolder
+from unsmooth.training.plain import to_plain
+
+
+def check_settings(plan: Plan, folder: ArenaFolder, entrant: Entrant, base: Settled) -> None:
+    """Refuse results of an entrant that have other settings than those of now."""
+    choice = chosen(plan, folder, entrant)
+    for rate in plan.rates:
+        _check_run(plan, folder, entrant, rate_run(rate), base, rate, plan.probe_seed)
+    for seed in plan.seeds:
+        _check_run(plan, folder, entrant, seed_run(seed), base, choice.rate if choice else None, seed)
+
+
+def _check_run(
+    plan: Plan, folder: ArenaFolder, entrant: Entrant, run: str, base: Settled, rate: float | None, seed: int
+) -> None:
+    """One of them; without a rate, all but that."""
+    found = folder.outcome(entrant, run)
+    if found is None:
+        return
+    wanted = plan.settings(entrant, base, rate_of(found) if rate is None else rate, seed)
+    if not (differing := differing_settings(found.config, wanted)):
+        return
+    got, first = f"others for {entrant.place}/{run} ({', '.join(differing)})", ""
+    if "data.hold_out" in differing:
+        first = f"--hold-out {found.config['data'].get('hold_out', 0.0):g} as then"  # younger than some results
+    elif differing == ["optimiser.lr"]:
+        got = f"{entrant.place}/{run} of rate {rate_of(found):g}, where {rate:g} is chosen now"
+        own = folder.results(entrant) / "seed-*.json", folder.runs / entrant.place / "seed-*"
+        first = f"the --rates of then, removing {own[0]} and {own[1]} to have them trained again"
+    raise other_results(folder, "results with the settings of now", got, first)
+
+
+def check_begun(folder: ArenaFolder, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
+    """Refuse to take up runs that were begun with other settings, in words that fit an arena.
+
+    Args:
+        folder: Of the arena.
+        entrant: Whose runs.
+        wanted: Name of a run, such as "seed-0", to what it is to be.
+    """
+    for run, config in wanted.items():
+        path = folder.runs / entrant.place / run
+        if not (path / "config.json").exists():
+            continue
+        if differing := differing_settings(to_plain(RunFolder(path).config()), config, everything=True):
+            got = f"one with others ({', '.join(differing)})"
+            what = f"a run with the settings of now in {path}"
+            raise other_results(folder, what, got, f"the settings of then, removing {path}")
+
+
+def check_one_data(plan: Plan, folder: ArenaFolder, model: str) -> None:
+    """Refuse results of a model on different data: no comparison of them would say anything about remedies."""
+    first: dict[float, tuple[str, Mapping[str, Any]]] = {}
+    for place, data in _data(plan, folder, model):
+        before, known = first.setdefault(_held_out(data), (place, data))
+        if known["digest"] != data["digest"]:
+            got = f"{_called(known)} for {before}, {_called(data)} for {place}"
+            raise other_results(folder, f"all results of {model} on the same data", got)
+
+
+def check_data(plan: Plan, folder: ArenaFolder, model: str, data: Mapping[str, Any]) -> bool:
+    """Refuse results of a model on other data than these, as a task describes them.
+
+    Returns:
+        Whether any were on the same samples: those of runs that hold some out may be known by other names.
+    """
+    same = False
+    for place, known in _data(plan, folder, model):
+        if _held_out(known) != _held_out(data):
+            continue
+        if known["digest"] != data.get("digest"):
+            got = f"{_called(known)} for {place}"
+            raise other_results(
+                folder, f"results of {model} on the data of now ({_called(data)})", got, "the --data of then"
+            )
+        same = True
+    return same
+
+
+def on_all_samples(plan: Plan, folder: ArenaFolder, model: str) -> bool:
+    """Whether there are results of runs that held nothing out, and that say on which data they were."""
+    return any(not _held_out(data) for _, data in _data(plan, folder, model))
+
+
+def _data(plan: Plan, folder: ArenaFolder, model: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Where, and on which data; without results that are too old to say."""
+    for entrant in plan.on(model):
+        for run in (*map(rate_run, plan.rates), *map(seed_run, plan.seeds)):
+            found = folder.outcome(entrant, run)
+            data = found.made.get("data") if found else None
+            if isinstance(data, Mapping) and data.get("digest"):
+                yield f"{entrant.place}/{run}", data
+
+
+def _held_out(data: Mapping[str, Any]) -> float:
+    return float(data.get("hold_out") or 0.0)
+
+
+def _called(data: Mapping[str, Any]) -> str:
+    return f"made-up data {data['digest']}" if data.get("synthetic") else f"{data.get('name')} {data.get('digest')}"
