@@ -1,4 +1,4 @@
-"""Up to seventeen remedies on ViT-Ti, patch 4, CIFAR-100: 12 and 24 layers, pre- and post-norm, 3 seeds, on one H200.
+"""Seventeen remedies on ViT-Ti, patch 4, CIFAR-100: 12 and 24 layers, pre- and post-norm, 3 seeds, on one H200.
 
 python -m benchmarks.arena_cifar100                    # all of it -> benchmarks/results/arena_cifar100, docs/arena
 python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 while something is left
@@ -11,8 +11,7 @@ What it takes:
                 other model refuses them: (1 + 14 + 1) + (1 + 14 + 2) = 33 at each of two depths
     steps       900 for each of 3 seeds and each of 3 rates: 900 x (3 + 3) = 5,400 an entrant; rates are chosen on a
                 tenth of the training images, which those runs do not learn from
-    measured    about 22 s of an H200 an entrant, 12 and 24 layers together: 16.3 minutes for 276 of the 288 runs of
-                twelve remedies, up to 24 at a time; 66 entrants would take 24 minutes
+    measured    22.6 minutes of an H200 for the 396 runs of 66 entrants, up to 24 runs at a time
 
 Compiling takes tens of seconds for each of 66 entrants and keeps a processor busy, not the GPU: eight processes on 16
 processors have about eight of them each, some four minutes, while the others train. Each has three runs side by side.
@@ -27,14 +26,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence_page import table
 from benchmarks.multi_process_service import multi_process_service
 from unsmooth.cli.app import run
+from unsmooth.evidence.interval import LEVEL
 from unsmooth.files import write_whole
 from unsmooth.report.arena import rates_chosen_on
 
@@ -55,19 +57,16 @@ SETTINGS = {
     "augment.smoothing": "0",
 }
 GRID = ("depth=12,24", "norm=pre,post")
-TEXT = """# Arena: which remedy helps, at equal budget
-
+TITLE = "# Arena: which remedy helps, at equal budget"
+TEXT = """\
 ViT-Ti with patches of four pixels on CIFAR-100, 12 and 24 layers, pre- and post-norm. Every run makes 900 steps of 96
 images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}. Rates are chosen by runs of
 {length} length with a seed that is never scored; at an edge of these rates a better one may lie beyond. {chosen_on} A
-difference is paired by seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. This is how
-quickly models begin to learn, not how well they end. [The page](arena.html) has similarity by layer, memory and reasons
-of failures; `benchmarks/arena_cifar100.py` has the command.
-
-{table}
-
-{hardware}, {minutes:g} GPU minutes, commit {commits}.
-"""
+difference is paired by seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. Of
+{compared} comparisons of models that do not differ, about {by_chance:.0f} would be called different. This is how
+quickly models begin to learn, not how well they end. Step times are of a GPU that other runs used too, and waver;
+[remedies' costs](../remedies/README.md) are of one at rest. [The page](arena.html) has similarity by layer, memory
+and reasons of failures; `benchmarks/arena_cifar100.py` has the command."""
 
 
 def words(out: Path, more: Sequence[str] = (), remedies: str = ",".join(REMEDIES)) -> list[str]:
@@ -98,17 +97,20 @@ def publish(out: Path, docs: Path) -> None:
         "step time",
         "failures",
     ]
+    made = found["made"]
+    compared = sum(line["verdict"] is not None for line in found["standings"])
     text = TEXT.format(
-        table=table(heads, rows),
+        compared=compared,
+        by_chance=compared * (1 - LEVEL),
         seeds=len(found["seeds"]),
         rates=", ".join(f"{rate:g}" for rate in found["rates"]),
         length="the same" if found["length_of_rates"] == 1 else f"{found['length_of_rates']:g} times the",
         chosen_on=rates_chosen_on(found["hold_out_of_rates"]),
-        hardware=", ".join(found["made"]["hardware"]),
-        minutes=found["made"]["gpu_minutes"],
-        commits=", ".join(found["made"]["commits"]) or "unknown",
     )
-    write_whole(docs / "README.md", text)
+    commits = ", ".join(made["commits"]) or "unknown"
+    told = f"{', '.join(made['hardware'])}, {made['gpu_minutes']:g} GPU minutes, commit {commits}."
+    parts = (TITLE, textwrap.fill(text, 120), table(heads, rows), told)
+    write_whole(docs / "README.md", "\n\n".join(parts) + "\n")
 
 
 def _row(line: dict[str, Any]) -> list[str]:
@@ -144,7 +146,9 @@ def main() -> int:
     given, more = reader.parse_known_args()
     with multi_process_service() if given.mps else nullcontext():
         code = run(words(given.out, more, given.remedies))
-    if code == 0:
+    if code == 0 and find_spec("altair") is None:
+        print(f"all is in {given.out}; the same command makes the page where altair is installed", file=sys.stderr)
+    elif code == 0:
         publish(given.out, given.docs)
     return code
 

@@ -138,17 +138,13 @@ def compile_one(job: Job, bench: Bench) -> str:
 
 
 def measure(job: Job, plain: Step, bench: Bench, compiled: bool) -> dict[str, Any]:
-    """A row."""
-    row = job.row(compiled)
+    """A row. What a CUDA graph cannot hold is timed without one, beside the plain model without one."""
+    row, reason = job.row(compiled), job.not_captured if bench.device == "cuda" else None
+    captured = reason is None
     try:
-        return row | ratio(bench.step(job, compiled).ready(), plain, bench.size)
-    except (RuntimeError, FailOnRecompileLimitHit) as error:
-        problem = _first_line(error)
-    if bench.device != "cuda":
-        return row | {"failed": problem}
-    try:  # what a CUDA graph cannot hold is timed without, beside the plain model without
-        step, beside = (bench.step(one, compiled).ready(captured=False) for one in (job, Job(job.norm)))
-        return row | ratio(step, beside, bench.size) | {"not_captured": problem}
+        step = bench.step(job, compiled).ready(captured=captured)
+        beside = plain if captured else bench.step(Job(job.norm), compiled).ready(captured=False)
+        return row | ratio(step, beside, bench.size) | ({} if captured else {"not_captured": reason})
     except (RuntimeError, FailOnRecompileLimitHit) as error:
         return row | {"failed": _first_line(error)}
 

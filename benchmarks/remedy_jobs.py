@@ -16,12 +16,22 @@ NOISE = "none (the noise)"
 
 @dataclass(frozen=True)
 class Variant:
-    """A remedy with options, the bar it should stay under, and whether its folded form is timed too."""
+    """A remedy as it is timed.
+
+    Args:
+        name: Of the remedy.
+        options: As `unsmooth.apply` takes them.
+        bar: What it should stay under.
+        fold: Whether its folded form is timed too.
+        not_captured: Why a CUDA graph cannot hold its step. It is not tried then: libraries of a process in which a
+            capture failed may fail from there on.
+    """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     bar: float | None = None
     fold: bool = False
+    not_captured: str | None = None
 
     @property
     def label(self) -> str:
@@ -58,7 +68,7 @@ PRE_NORM_VARIANTS = (
     Variant("talking_heads", {}, 1.15),
     Variant("differential", {}, 1.15),
     Variant("pairnorm", {}, 1.15),
-    Variant("softdecay"),
+    Variant("softdecay", not_captured="cuSOLVER's eigenvalues wait for the device"),
     Variant("registers", {}, 1.15),
     Variant("skipinit", {"norm": "keep"}),
     Variant("layerscale", {}, 1.15),
@@ -93,6 +103,11 @@ class Job:
             return model
         unsmooth.apply(model, self.variant.name, **self.variant.options)
         return unsmooth.fold(model) if self.folded else model
+
+    @property
+    def not_captured(self) -> str | None:
+        """As its variant says."""
+        return None if self.variant is None else self.variant.not_captured
 
     def row(self, compiled: bool) -> dict[str, Any]:
         """What is known of it before it is measured."""

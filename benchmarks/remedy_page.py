@@ -88,7 +88,7 @@ def cost(found: Any, title: str) -> str:
     text += table(["remedy", "model", *by_way, "bar"], rows)
     if any("not_captured" in row for rows_of in by_way.values() for row in rows_of.values()):
         text += (
-            f"{NOT_CAPTURED} A CUDA graph cannot hold it: timed without one, beside the plain model without one.\n\n"
+            f"\\{NOT_CAPTURED} A CUDA graph cannot hold it: timed without one, beside the plain model without one.\n\n"
         )
     return text
 

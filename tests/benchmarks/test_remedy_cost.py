@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from benchmarks.remedy_cost import CPU, Bench
-from benchmarks.remedy_jobs import VARIANTS, Job, Variant
+from benchmarks.remedy_jobs import VARIANTS, Job, Variant, all_jobs
 from benchmarks.remedy_steps import Size, as_called, make_model
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -155,18 +155,22 @@ def test_too_few_minutes(cost: Any) -> None:
     assert cost("--only", "spa", "--minutes", "0")[0] == 0  # nothing was left
 
 
-def test_what_a_graph_cannot_hold_is_timed_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Uncapturable(Timed):
+def test_what_a_graph_cannot_hold_is_never_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    class Asked(Timed):
         def ready(self, *, captured: bool = True) -> Timed:
-            if captured:
-                raise RuntimeError("waits for the device")
+            asked.append((self.made[-1][0], captured))
             return self
 
-    monkeypatch.setattr(Bench, "step", lambda self, job, compiled: Uncapturable())
-    row = remedy_cost.measure(Job("pre-norm"), Timed(), Bench(TINY, "cuda", regional=False), compiled=False)
-    assert (row["over_plain"], row["not_captured"]) == (1.0, "waits for the device")
-    row = remedy_cost.measure(Job("pre-norm"), Timed(), Bench(TINY, "cpu", regional=False), compiled=False)
-    assert row["failed"] == "waits for the device"
+    monkeypatch.setattr(Timed, "made", [])
+    monkeypatch.setattr(Bench, "step", lambda self, job, compiled: Asked(job.row(compiled)["remedy"]))
+    job = next(one for one in all_jobs(["softdecay"]) if one.variant is not None)
+    row = remedy_cost.measure(job, Timed(), Bench(TINY, "cuda", regional=False), compiled=False)
+    assert asked == [("softdecay", False), ("none (the noise)", False)]
+    assert (row["over_plain"], row["not_captured"]) == (1.0, job.not_captured)
+    row = remedy_cost.measure(job, Timed(), Bench(TINY, "cpu", regional=False), compiled=False)
+    assert "not_captured" not in row
 
 
 def test_what_fails_is_a_row_until_it_does_not(cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
