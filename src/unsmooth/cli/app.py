@@ -20,6 +20,7 @@ from unsmooth.cli.evidence import evidence
 from unsmooth.cli.explain import explain
 from unsmooth.cli.ls import ls
 from unsmooth.cli.presets import presets
+from unsmooth.cli.ranks import Ending
 from unsmooth.cli.redraw import redraw
 from unsmooth.cli.report import report
 from unsmooth.cli.scan import scan
@@ -70,8 +71,8 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit with its code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run(words))
+    ending = Ending()
+    ending.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(words: list[str]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 
 def own_device(device: str | None) -> str | None:
@@ -16,13 +19,45 @@ def own_device(device: str | None) -> str | None:
     return device
 
 
+class Ending:
+    """How one of several processes leaves: after every other exit function, and before the interpreter is undone.
+
+    Gloo's threads let go of a collective's tensors after they told that it is done, and sharded weights keep these
+    threads alive past the group's end. One that meets an interpreter on its way out aborts the process
+    (pytorch/pytorch#190489), and torchrun then ends the others, the one that still writes files among them.
+
+    To be made before anything else registers an exit function: they run in the order of a stack.
+    """
+
+    def __init__(self) -> None:
+        self.code = 1
+        if _several_processes():
+            atexit.register(self._leave)
+
+    def exit(self, code: int) -> NoReturn:
+        """End the process with `code`, in the usual way up to its last exit function."""
+        self.code = code
+        sys.exit(code)
+
+    def _leave(self) -> None:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also where nobody reads any more
+            os._exit(self.code)
+
+
+def _several_processes() -> bool:
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
 @contextmanager
 def process_group(device: str | None) -> Iterator[int]:
     """Yield this process's rank; open and close the process group where torchrun started us."""
     import torch.distributed as dist
 
     device = own_device(device)
-    if int(os.environ.get("WORLD_SIZE", 1)) < 2:
+    if not _several_processes():
         yield 0
         return
     on_gpu = device is not None and device.startswith("cuda")
