@@ -38,7 +38,7 @@ from benchmarks.multi_process_service import multi_process_service
 from unsmooth.cli.app import run
 from unsmooth.evidence.interval import LEVEL
 from unsmooth.files import write_whole
-from unsmooth.report.arena import rates_chosen_on
+from unsmooth.report.arena import rates_chosen_on, rates_in_words
 
 RESULTS = Path(__file__).parent / "results" / "arena_cifar100"
 DOCS = Path(__file__).parent.parent / "docs" / "arena"
@@ -60,8 +60,9 @@ GRID = ("depth=12,24", "norm=pre,post")
 TITLE = "# Arena: which remedy helps, at equal budget"
 TEXT = """\
 ViT-Ti with patches of four pixels on CIFAR-100, 12 and 24 layers, pre- and post-norm. Every run makes 900 steps of 96
-images, {seeds} seeds each, every remedy on every model at its own best rate of {rates}. Rates are chosen by runs of
-{length} length with a seed that is never scored; at an edge of these rates a better one may lie beyond. {chosen_on} A
+images, {seeds} seeds each, every remedy on every model at its own best rate: {rates}. Rates are chosen by runs of
+{length} length with a seed that is never scored; where the last that was tried is the best (edge), a better one may lie
+beyond. {chosen_on} A
 difference is paired by seed with the plain model; a verdict needs its whole 95 % interval on one side of 0. Of
 {compared} comparisons of models that do not differ, about {by_chance:.0f} would be called different. This is how
 quickly models begin to learn, not how well they end. Step times are of a GPU that other runs used too, and waver;
@@ -103,7 +104,7 @@ def publish(out: Path, docs: Path) -> None:
         compared=compared,
         by_chance=compared * (1 - LEVEL),
         seeds=len(found["seeds"]),
-        rates=", ".join(f"{rate:g}" for rate in found["rates"]),
+        rates=rates_in_words(found["rates"], found["rates_beyond"]),
         length="the same" if found["length_of_rates"] == 1 else f"{found['length_of_rates']:g} times the",
         chosen_on=rates_chosen_on(found["hold_out_of_rates"]),
     )

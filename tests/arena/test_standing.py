@@ -63,7 +63,7 @@ def test_a_run_that_lost_its_numbers_counts_as_guessing_and_is_told(tmp_path: Pa
     folder = ArenaFolder(tmp_path)
     lines(folder)
     lost = outcome("sharpen", 1, 0.9, rate=1e-2, state="stopped", done=2, steps=3, reason="loss not finite in step 2")
-    folder.write_outcome(Entrant(MODEL, "sharpen"), "seed-1", lost)
+    folder.write_outcome(Entrant(MODEL, "sharpen"), "seed-1-rate-0.01", lost)
     line = standings(plan("deescalate", "sharpen", seeds=3), folder).lines[2]
     assert line.scores == {0: 0.40, 1: 0.25, 2: 0.55}
     assert line.failures == ("seed 1 stopped after 2 of 3 steps: loss not finite in step 2",)
@@ -117,7 +117,7 @@ def of_text(folder: ArenaFolder, wanted: Plan, remedy: str, bits: list[float | N
         lines = () if value is None else ({"loss": 2.0 * math.log(2) * value, "bits_per_character": value},)
         state = {"state": "stopped", "reason": "loss not finite in step 1"} if value is None else {}
         run = replace(outcome(remedy, seed, 0.0, **state), config=config, evaluations=lines)
-        folder.write_outcome(Entrant("xl_wt103", remedy), f"seed-{seed}", run)
+        folder.write_outcome(Entrant("xl_wt103", remedy), f"seed-{seed}-rate-0.001", run)
 
 
 @pytest.mark.parametrize(("tokenizer", "guess"), [("bytes", 8.0), ("bpe", 4.0)])

@@ -9,16 +9,17 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from tests.arena.tiny_arenas import POST, PRE, carried_out, plan, results, smallest
+from tests.arena.tiny_arenas import POST, PRE, carried_out, outcome, plan, results, smallest
 from tests.training.killing import KilledError, killed_at
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
-from unsmooth.arena.choosing import left_over
+from unsmooth.arena.choosing import Choice, chosen, left_over, rate_run, seed_run, wanted_runs
 from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.place import take_place
@@ -45,6 +46,13 @@ def of(path: Path, file: str) -> dict[str, Any]:
     return found
 
 
+def scored_as(whole: tuple[Path, Lines, list[str]], seed: int) -> str:
+    """What the run of a seed with `deescalate` on the pre-norm model is called."""
+    choice = whole[1][PRE, "deescalate"].choice
+    assert choice is not None
+    return seed_run(seed, choice.rate)
+
+
 def test_every_entrant_is_trained_at_both_rates_and_scored_at_the_better(whole: tuple[Path, Lines, list[str]]) -> None:
     path, lines, moved = whole
     assert len(moved) == 5 * 4
@@ -54,7 +62,7 @@ def test_every_entrant_is_trained_at_both_rates_and_scored_at_the_better(whole: 
         assert line.choice is not None
         assert line.choice.rate == (0.01 if by_rate[0.01] > by_rate[0.001] else 0.001)
         assert line.choice.edge
-        seeds = [of(path, f"{place}/seed-{seed}.json") for seed in (0, 1)]
+        seeds = [of(path, f"{place}/seed-{seed}-rate-{line.choice.rate:g}.json") for seed in (0, 1)]
         assert [run["config"]["optimiser"]["lr"] for run in seeds] == [line.choice.rate] * 2
         assert line.score is not None
         assert line.score.value == pytest.approx(fmean(run["evaluations"][-1]["accuracy"] for run in seeds))
@@ -65,7 +73,7 @@ def test_rates_are_chosen_on_samples_held_out_and_scores_are_of_the_test_set(
     whole: tuple[Path, Lines, list[str]],
 ) -> None:
     path = whole[0]
-    probe, scored = (of(path, f"norm-pre/deescalate/{run}.json") for run in ("rate-0.001", "seed-0"))
+    probe, scored = (of(path, f"norm-pre/deescalate/{run}.json") for run in ("rate-0.001", scored_as(whole, 0)))
     data = {"name": "synthetic", "synthetic": True, "digest": "synthetic-images-4-24-8-8-0", "classes": 4}
     assert probe["made"]["data"] == {**data, "train": 20, "test": 4, "hold_out": 0.1}  # one of six in each class
     assert scored["made"]["data"] == {**data, "train": 24, "test": 8}
@@ -75,7 +83,7 @@ def test_rates_are_chosen_on_samples_held_out_and_scores_are_of_the_test_set(
 def test_with_fewer_samples_a_probe_makes_as_many_steps(tmp_path: Path) -> None:
     base = smallest(steps=None, epochs=1.0, checkpoint_every=1.0)  # 3 batches of 8 in 24 images, 2 in 20
     carried_out(plan(base=base, seeds=1), tmp_path)
-    runs = [of(tmp_path, f"vit_cifar100/plain/{run}.json") for run in ("rate-0.001", "rate-0.01", "seed-0")]
+    runs = [json.loads(file.read_text()) for file in (tmp_path / "results/vit_cifar100/plain").glob("*-*.json")]
     assert [run["made"]["steps"] for run in runs] == [3, 3, 3]
     assert [len(run["evaluations"]) for run in runs] == [1, 1, 1]
 
@@ -108,7 +116,9 @@ def test_a_share_that_the_data_do_not_allow_is_told_before_anything_is_timed(tmp
 def test_similarity_is_that_of_the_scored_runs_at_start_and_end(whole: tuple[Path, Lines, list[str]]) -> None:
     path, lines, _ = whole
     line = lines[PRE, "deescalate"]
-    measured = [of(path, f"norm-pre/deescalate/seed-{seed}.json")["similarity"]["mean_cosine"] for seed in (0, 1)]
+    measured = [
+        of(path, f"norm-pre/deescalate/{scored_as(whole, seed)}.json")["similarity"]["mean_cosine"] for seed in (0, 1)
+    ]
     for curve, moment in ((line.start, 0), (line.end, -1)):
         layers = [moments[moment]["layers"] for moments in measured]
         assert [one.value for one in curve] == pytest.approx([fmean(seeds) for seeds in zip(*layers, strict=True)])
@@ -151,12 +161,12 @@ def test_what_is_done_is_not_done_again(wanted: Plan, whole: tuple[Path, Lines, 
     assert lines == whole[1]
     more = plan("deescalate", grid=["norm=pre"], seeds=3)
     _, moved = carried_out(more, whole[0])
-    assert moved == ["norm-pre/plain/seed-2", "norm-pre/deescalate/seed-2"]
+    assert [name.partition("-rate")[0] for name in moved] == ["norm-pre/plain/seed-2", "norm-pre/deescalate/seed-2"]
 
 
 def test_weights_are_kept_of_scored_runs_alone(whole: tuple[Path, Lines, list[str]]) -> None:
     runs = whole[0] / "runs/norm-pre/deescalate"
-    assert (runs / "seed-0/final").is_dir()
+    assert (runs / scored_as(whole, 0) / "final").is_dir()
     assert not (runs / "rate-0.001/final").exists()
     assert not any(runs.glob("*/checkpoints"))
 
@@ -164,7 +174,7 @@ def test_weights_are_kept_of_scored_runs_alone(whole: tuple[Path, Lines, list[st
 def test_what_a_killed_process_left_of_a_run_that_is_over_is_removed(
     wanted: Plan, whole: tuple[Path, Lines, list[str]]
 ) -> None:
-    left = [whole[0] / "runs/norm-pre/deescalate" / run / "checkpoints" for run in ("rate-0.001", "seed-1")]
+    left = [whole[0] / "runs/norm-pre/deescalate" / run / "checkpoints" for run in ("rate-0.001", scored_as(whole, 1))]
     for folder in left:
         folder.mkdir()
     _, moved = carried_out(wanted, whole[0], minutes=0.0)
@@ -251,7 +261,7 @@ def test_a_budget_of_time_is_settled_once_for_all_remedies(tmp_path: Path) -> No
     settled = folder.model("vit_cifar100")
     assert settled is not None
     assert settled["steps"] == max(1, math.floor(0.02 / settled["seconds_of_a_step"]))
-    made = [of(tmp_path, f"vit_cifar100/{remedy}/seed-0.json")["made"]["steps"] for remedy in small.remedies]
+    made = [of(tmp_path, f"vit_cifar100/{remedy}/seed-0-rate-0.001.json")["made"]["steps"] for remedy in small.remedies]
     assert made == [settled["steps"]] * 2
     assert carried_out(plan(rates=(1e-3,), seeds=1, budget=Budget.read("0.020 s")), tmp_path)[1] == []
 
@@ -279,8 +289,10 @@ def test_a_broken_result_is_told(tmp_path: Path) -> None:
     small, folder = plan(rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
     place = folder.results(Entrant("vit_cifar100", "plain"))
     place.mkdir(parents=True)
-    (place / "seed-0.json").write_text('{"format": 1, "variant"')
-    with pytest.raises(UnsmoothError, match=r"Expected whole results in .*seed-0.json but got a broken file"):
+    (place / "seed-0-rate-0.001.json").write_text('{"format": 1, "variant"')
+    with pytest.raises(
+        UnsmoothError, match=r"Expected whole results in .*seed-0-rate-0.001.json but got a broken file"
+    ):
         carry_out_arena(small, folder)
 
 
@@ -289,38 +301,72 @@ def change(path: Path, **content: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
 
 
-def test_a_rate_that_joins_the_grid_does_not_stand_for_scores_of_another(tmp_path: Path) -> None:
+def judged(path: Path, **accuracies: float) -> None:
+    """Have runs that chose a rate for the plain model say that it reached so much; without its dot, as rate_0001."""
+    for name, accuracy in accuracies.items():
+        file = path / "results/vit_cifar100/plain" / f"{name.replace('_', '-0.')}.json"
+        change(file, evaluations=[{"loss": 1.0, "accuracy": accuracy}])
+
+
+def test_a_rate_that_joins_the_grid_and_is_chosen_has_scores_of_its_own(tmp_path: Path) -> None:
     before, more = (plan(seeds=1, rates=rates) for rates in ((1e-3, 1e-2), (1e-3, 1e-2, 2e-2)))
     carried_out(before, tmp_path)
-    folder, place = ArenaFolder(tmp_path), tmp_path / "results/vit_cifar100/plain"
+    folder, then = ArenaFolder(tmp_path), results(tmp_path)
     line = standings(more, folder).lines[0]  # while nobody knows whether the new rate is the better one
     assert (line.choice, line.scores, line.done) == (None, {}, False)
-    for rate in ("0.001", "0.01"):
-        change(place / f"rate-{rate}.json", evaluations=[{"loss": 9.0, "accuracy": -1.0}])
-    told = (
-        r"got vit_cifar100/plain/seed-0 of rate 0\.\d+, where 0\.02 is chosen now\. Try the --rates of then, removing"
-    )
-    with pytest.raises(UnsmoothError, match=told):
-        carry_out_arena(more, folder)
-    line = standings(more, folder).lines[0]
-    assert line.choice is not None
-    assert (line.choice.rate, line.scores, line.done) == (2e-2, {}, False)
-    (place / "seed-0.json").unlink()
-    shutil.rmtree(folder.runs / "vit_cifar100/plain/seed-0")
+    judged(tmp_path, rate_001=-1.0, rate_01=-1.0)
     lines, moved = carried_out(more, tmp_path)
-    assert "vit_cifar100/plain/seed-0" in moved
-    assert lines["vit_cifar100", "plain"].done
+    assert moved[:2] == ["vit_cifar100/plain/rate-0.02", "vit_cifar100/plain/seed-0-rate-0.02"]
+    line = lines["vit_cifar100", "plain"]
+    assert line.choice is not None
+    assert (line.choice.rate, line.done) == (2e-2, True)
+    assert then.keys() < results(tmp_path).keys()  # what was scored before is still there
+    judged(tmp_path, rate_001=3.0)
+    assert standings(before, folder).lines[0].choice == replace(line.choice, rate=1e-3, scores={1e-3: 3.0, 1e-2: -1.0})
 
 
 def test_a_rate_that_joins_the_grid_and_is_not_chosen_keeps_the_scores(tmp_path: Path) -> None:
     carried_out(plan(seeds=1), tmp_path)
     for file in tmp_path.glob("results/*/*/rate-*.json"):
-        scored = json.loads(file.with_name("seed-0.json").read_text())["config"]["optimiser"]["lr"]
-        best = file.name == f"rate-{scored:g}.json"
+        best = any(file.parent.glob(f"seed-0-{file.name}"))
         change(file, evaluations=[{"loss": 0.0, "accuracy": 3.0 if best else 2.0}])
     lines, moved = carried_out(plan(seeds=1, rates=(1e-3, 1e-2, 2e-2)), tmp_path)
     assert moved == ["vit_cifar100/plain/rate-0.02", "vit_cifar100/deescalate/rate-0.02"]
     assert all(line.done for line in lines.values())
+
+
+def test_beyond_an_end_at_which_the_best_rate_lies_more_are_tried(tmp_path: Path) -> None:
+    folder, entrant = ArenaFolder(tmp_path), Entrant("vit_cifar100", "plain")
+
+    def scoring(accuracies: dict[float, float], widen: int) -> Choice | None:
+        for rate, accuracy in accuracies.items():
+            folder.write_outcome(entrant, rate_run(rate), outcome("plain", 100, accuracy, rate=rate))
+        return chosen(plan(rates=(1e-3, 2e-3, 4e-3), widen=widen), folder, entrant)
+
+    inside = scoring({1e-3: 0.1, 2e-3: 0.3, 4e-3: 0.2}, 2)
+    assert inside == Choice(2e-3, scores={1e-3: 0.1, 2e-3: 0.3, 4e-3: 0.2})
+    assert scoring({2e-3: 0.15}, 0) == Choice(4e-3, edge=True, scores={1e-3: 0.1, 2e-3: 0.15, 4e-3: 0.2})
+    assert scoring({}, 2) is None
+    assert list(wanted_runs(plan(rates=(1e-3, 2e-3, 4e-3), widen=2), folder, entrant))[-1] == "rate-0.008"
+    assert scoring({8e-3: 0.1}, 2) == Choice(4e-3, scores={1e-3: 0.1, 2e-3: 0.15, 4e-3: 0.2, 8e-3: 0.1})
+    assert scoring({8e-3: 0.4}, 2) is None
+    ended = scoring({16e-3: 0.5, 32e-3: 0.6}, 2)  # of which the last is one too many
+    assert ended is not None
+    assert (ended.rate, ended.edge, list(ended.scores)) == (16e-3, True, [1e-3, 2e-3, 4e-3, 8e-3, 16e-3])
+    assert scoring({1e-3: 0.9}, 1) is None  # downwards: a grid that is there may be widened at either end
+    assert scoring({5e-4: 0.8}, 1) == Choice(1e-3, scores={5e-4: 0.8, 1e-3: 0.9, 2e-3: 0.15, 4e-3: 0.2})
+
+
+def test_rates_beyond_the_grid_are_trained_before_anything_is_scored(tmp_path: Path) -> None:
+    lines, moved = carried_out(plan(seeds=1, widen=1), tmp_path)
+    for remedy in ("plain", "deescalate"):
+        choice = lines["vit_cifar100", remedy].choice
+        assert choice is not None
+        assert len(choice.scores) == 3
+        own = [name.rpartition("/")[2] for name in moved if f"/{remedy}/" in name]
+        first = max if choice.scores[1e-2] > choice.scores[1e-3] else min
+        assert own == [*map(rate_run, (1e-3, 1e-2)), rate_run(first(choice.scores)), seed_run(0, choice.rate)]
+    assert carried_out(plan(seeds=1, widen=1), tmp_path)[1] == []
 
 
 def learned_from(path: Path, data: dict[str, Any] | None, pattern: str = "*/*/*-*.json") -> None:
@@ -351,7 +397,7 @@ def test_results_on_other_data_are_not_compared(tmp_path: Path) -> None:
         carry_out_arena(more, folder, tell=lambda progress: heard.append(progress.name))
     assert heard == []
     assert folder.trouble(Entrant("vit_cifar100", "sharpen")) is None
-    learned_from(tmp_path, real, "*/*/seed-0.json")
+    learned_from(tmp_path, real, "*/*/seed-0-*.json")
     for file in tmp_path.glob("results/*/*/rate-*.json"):
         file.unlink()
     with pytest.raises(UnsmoothError, match="data of now"):  # where only scored runs tell
@@ -387,8 +433,8 @@ def test_the_hint_of_a_refusal_can_be_followed(tmp_path: Path) -> None:
 def test_a_run_of_a_remedy_that_was_begun_otherwise_is_no_failure_of_the_remedy(tmp_path: Path) -> None:
     small, folder = plan(seeds=1, rates=(1e-3,)), ArenaFolder(tmp_path)
     carried_out(small, tmp_path)
-    (tmp_path / "results/vit_cifar100/deescalate/seed-0.json").unlink()
-    begun = folder.runs / "vit_cifar100/deescalate/seed-0/config.json"
+    (tmp_path / "results/vit_cifar100/deescalate/seed-0-rate-0.001.json").unlink()
+    begun = folder.runs / "vit_cifar100/deescalate/seed-0-rate-0.001/config.json"
     change(begun, batch=4)
     with pytest.raises(UnsmoothError, match=r"others \(batch\)"):
         carry_out_arena(small, folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.training.tiny_runs import tiny
 from unsmooth.arena import ArenaFolder, Entrant, Plan, Standing, carry_out_arena, plan_arena, standings
+from unsmooth.arena.choosing import rate_run, seed_run
 from unsmooth.arena.stopwatch import Timing
 from unsmooth.evidence import Trained
 from unsmooth.training import Config, Progress
@@ -22,8 +23,8 @@ def smallest(**changes: Any) -> Config:
 
 
 def plan(*remedies: str, **changes: Any) -> Plan:
-    """Two rates and two seeds, unless told otherwise."""
-    settings: dict[str, Any] = {"rates": (1e-3, 1e-2), "seeds": 2, **changes}
+    """Two rates, none beyond, and two seeds, unless told otherwise."""
+    settings: dict[str, Any] = {"rates": (1e-3, 1e-2), "widen": 0, "seeds": 2, **changes}
     return plan_arena(settings.pop("base", smallest()), remedies or ("deescalate",), **settings)
 
 
@@ -80,7 +81,7 @@ def made_up(folder: ArenaFolder, wanted: Plan, accuracies: dict[str, list[float]
             folder.write_timing(entrant, Timing(0.02, 1.0 if remedy == "plain" else 1.25, 3 * 2**20, 1.0))
             for rate in wanted.rates:
                 run = outcome(remedy, wanted.probe_seed, rate, rate=rate)
-                folder.write_outcome(entrant, f"rate-{rate:g}", run)
+                folder.write_outcome(entrant, rate_run(rate), run)
             for seed, score in enumerate(scores):
                 run = outcome(remedy, seed, score, rate=wanted.rates[-1])
-                folder.write_outcome(entrant, f"seed-{seed}", run)
+                folder.write_outcome(entrant, seed_run(seed, wanted.rates[-1]), run)

@@ -60,7 +60,7 @@ def test_what_is_refused_leaves_earlier_results_as_they_were(
     words = [*WORDS, "--seeds", "1", "--out", str(tmp_path / "out")]
     assert run(words) == 0
     before = (tmp_path / "out/arena.json").read_bytes()
-    for other in (["--set", "batch=4"], ["--rates", "1e-2"], ["--rates", "1e-3,1e-2", "--hold-out", "0.001"]):
+    for other in (["--set", "batch=4"], ["--budget", "2steps"], ["--rates", "1e-3,1e-2", "--hold-out", "0.001"]):
         for processes in ("1", "2"):
             assert run([*words, *other, "--processes", processes]) == EXIT_BAD_INPUT
             assert (tmp_path / "out/arena.json").read_bytes() == before

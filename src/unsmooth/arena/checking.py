@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unsmooth.arena.budget import Settled
-from unsmooth.arena.choosing import chosen, rate_of, rate_run, seed_run
+from unsmooth.arena.choosing import outcomes, wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan
 from unsmooth.arena.refusing import other_results
@@ -17,31 +17,13 @@ from unsmooth.training.plain import to_plain
 
 def check_settings(plan: Plan, folder: ArenaFolder, entrant: Entrant, base: Settled) -> None:
     """Refuse results of an entrant that have other settings than those of now."""
-    choice = chosen(plan, folder, entrant)
-    for rate in plan.rates:
-        _check_run(plan, folder, entrant, rate_run(rate), base, rate, plan.probe_seed)
-    for seed in plan.seeds:
-        _check_run(plan, folder, entrant, seed_run(seed), base, choice.rate if choice else None, seed)
-
-
-def _check_run(
-    plan: Plan, folder: ArenaFolder, entrant: Entrant, run: str, base: Settled, rate: float | None, seed: int
-) -> None:
-    """One of them; without a rate, all but that."""
-    found = folder.outcome(entrant, run)
-    if found is None:
-        return
-    wanted = plan.settings(entrant, base, rate_of(found) if rate is None else rate, seed)
-    if not (differing := differing_settings(found.config, wanted)):
-        return
-    got, first = f"others for {entrant.place}/{run} ({', '.join(differing)})", ""
-    if "data.hold_out" in differing:
-        first = f"--hold-out {found.config['data'].get('hold_out', 0.0):g} as then"  # younger than some results
-    elif differing == ["optimiser.lr"]:
-        got = f"{entrant.place}/{run} of rate {rate_of(found):g}, where {rate:g} is chosen now"
-        own = folder.results(entrant) / "seed-*.json", folder.runs / entrant.place / "seed-*"
-        first = f"the --rates of then, removing {own[0]} and {own[1]} to have them trained again"
-    raise other_results(folder, "results with the settings of now", got, first)
+    wanted = wanted_runs(plan, folder, entrant)
+    for run, found in outcomes(plan, folder, entrant).items():
+        if differing := differing_settings(found.config, plan.settings(entrant, base, *wanted[run])):
+            got, first = f"others for {entrant.place}/{run} ({', '.join(differing)})", ""
+            if "data.hold_out" in differing:
+                first = f"--hold-out {found.config['data'].get('hold_out', 0.0):g} as then"  # younger than some results
+            raise other_results(folder, "results with the settings of now", got, first)
 
 
 def check_begun(folder: ArenaFolder, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
@@ -97,9 +79,9 @@ def on_all_samples(plan: Plan, folder: ArenaFolder, model: str) -> bool:
 
 
 def _data(plan: Plan, folder: ArenaFolder, model: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where, and on which data; without results that are too old to say."""
+    """Where, and on which data, wanted by now or not; without results that are too old to say."""
     for entrant in plan.on(model):
-        for run in (*map(rate_run, plan.rates), *map(seed_run, plan.seeds)):
+        for run in folder.kept(entrant):
             found = folder.outcome(entrant, run)
             data = found.made.get("data") if found else None
             if isinstance(data, Mapping) and data.get("digest"):

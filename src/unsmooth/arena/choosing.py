@@ -10,7 +10,7 @@ from typing import Any
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan
 from unsmooth.arena.scores import score_of
-from unsmooth.evidence.rates import best, on_edge
+from unsmooth.evidence.rates import best, beyond, on_edge
 from unsmooth.evidence.study import Trained
 
 
@@ -19,8 +19,8 @@ class Choice:
     """The rate, and what it was chosen by.
 
     Attributes:
-        rate: The best of the grid; of several, the lowest.
-        edge: Whether it lies at the end of the grid, so that a better one might lie beyond.
+        rate: The best of those that were tried; of several, the lowest.
+        edge: Whether it is the highest or the lowest of them, so that a better one might lie beyond.
         scores: Rate to score, None where there is none; empty where the grid has a single rate.
         lost: Whether the loss stopped being a number at every rate: there is nothing to be scored.
         reason: What happened at the lowest rate then.
@@ -42,39 +42,68 @@ def rate_run(rate: float) -> str:
     return f"rate-{rate:g}"
 
 
-def seed_run(seed: int) -> str:
-    """What the run of a seed is called."""
-    return f"seed-{seed}"
+def seed_run(seed: int, rate: float) -> str:
+    """What the run of a seed is called; those of a rate that is not chosen any more are left where they are.
+
+    >>> seed_run(0, 0.0003)
+    'seed-0-rate-0.0003'
+    """
+    return f"seed-{seed}-{rate_run(rate)}"
 
 
 def chosen(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> Choice | None:
     """The rate of an entrant; None where not all rates were tried yet."""
     if len(plan.rates) == 1:
         return Choice(plan.rates[0])
-    runs = {rate: folder.outcome(entrant, rate_run(rate)) for rate in plan.rates}
-    known = {rate: run for rate, run in runs.items() if run is not None}
-    if len(known) < len(runs):
-        return None
-    scores = {rate: score_of(run, plan.score, known.values()) for rate, run in known.items()}
+    tried = _tried(plan, folder, entrant)
+    known = {rate: run for rate, run in tried.items() if run is not None}
+    return _best(plan, known) if len(known) == len(tried) else None
+
+
+def wanted_runs(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> dict[str, tuple[float, int]]:
+    """Name to rate and seed of every run that is known to be wanted by now, those that are done included."""
+    rates = _tried(plan, folder, entrant) if len(plan.rates) > 1 else ()
+    found = {rate_run(rate): (rate, plan.probe_seed) for rate in rates}
+    choice = chosen(plan, folder, entrant)
+    if choice is not None and not choice.lost:
+        found |= {seed_run(seed, choice.rate): (choice.rate, seed) for seed in plan.seeds}
+    return found
+
+
+def _tried(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> dict[float, Trained | None]:
+    """What came of every rate of the grid and, once that is known and the best lies at an end, of those beyond it."""
+    tried = {rate: folder.outcome(entrant, rate_run(rate)) for rate in plan.rates}
+    for _ in range(plan.widen):
+        known = {rate: run for rate, run in tried.items() if run is not None}
+        if len(known) < len(tried) or not (choice := _best(plan, known)).edge:
+            break
+        rate = beyond(choice.rate, tried)
+        tried[rate] = folder.outcome(entrant, rate_run(rate))
+    return tried
+
+
+def _best(plan: Plan, known: Mapping[float, Trained]) -> Choice:
+    scores = {rate: score_of(run, plan.score, known.values()) for rate, run in sorted(known.items())}
     stopped = {rate for rate, run in known.items() if run.made.get("state") == "stopped"}
     worst = -math.inf if plan.more else math.inf  # a rate that breaks a model is no choice, however little others learn
     counted = {rate: worst if score is None or rate in stopped else score for rate, score in scores.items()}
     rate, lost = best(counted, more=plan.more), len(stopped) == len(known)
     reason = str(known[min(known)].made.get("reason") or "") if lost else ""
-    return Choice(rate, on_edge(rate, plan.rates), scores, lost, reason)
+    return Choice(rate, on_edge(rate, known), scores, lost, reason)
 
 
 def scored(plan: Plan, folder: ArenaFolder, entrant: Entrant, choice: Choice | None) -> dict[int, Trained]:
-    """Outcomes by seed that were trained at the chosen rate: one at another rate is not what is looked for."""
+    """Outcomes by seed that were trained at the chosen rate."""
     if choice is None:
         return {}
-    found = {seed: folder.outcome(entrant, seed_run(seed)) for seed in plan.seeds}
-    return {seed: run for seed, run in found.items() if run is not None and rate_of(run) == choice.rate}
+    found = {seed: folder.outcome(entrant, seed_run(seed, choice.rate)) for seed in plan.seeds}
+    return {seed: run for seed, run in found.items() if run is not None}
 
 
-def rate_of(run: Trained) -> float:
-    """Its learning rate."""
-    return float(run.config["optimiser"]["lr"])
+def outcomes(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> dict[str, Trained]:
+    """What came of the runs that are wanted, by name; without those that are not at their end yet."""
+    found = {run: folder.outcome(entrant, run) for run in wanted_runs(plan, folder, entrant)}
+    return {run: trained for run, trained in found.items() if trained is not None}
 
 
 def complete(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> bool:

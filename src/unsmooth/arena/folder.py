@@ -21,12 +21,12 @@ from unsmooth.training import RunFolder
 class ArenaFolder:
     """Where everything about an arena lies.
 
-    OUT/results/MODEL/model.json               how many steps its runs make, and why
-    OUT/results/MODEL/REMEDY/timing.json       what a step costs
-    OUT/results/MODEL/REMEDY/rate-0.001.json   a run that chooses a rate
-    OUT/results/MODEL/REMEDY/seed-0.json       a run that is scored
-    OUT/results/MODEL/REMEDY/trouble.json      why there is none: refused, or failed
-    OUT/runs/MODEL/REMEDY/seed-0/              the run itself
+    OUT/results/MODEL/model.json                      how many steps its runs make, and why
+    OUT/results/MODEL/REMEDY/timing.json              what a step costs
+    OUT/results/MODEL/REMEDY/rate-0.001.json          a run that chooses a rate
+    OUT/results/MODEL/REMEDY/seed-0-rate-0.001.json   a run that is scored
+    OUT/results/MODEL/REMEDY/trouble.json             why there is none: refused, or failed
+    OUT/runs/MODEL/REMEDY/seed-0-rate-0.001/          the run itself
 
     Args:
         path: OUT. All that is needed to go on, but for runs that are under way.
@@ -100,13 +100,18 @@ class ArenaFolder:
         write_json(self.results(entrant) / "timing.json", asdict(timing))
 
     def outcome(self, entrant: Entrant, run: str) -> Trained | None:
-        """What is kept of a run, such as "seed-0"; None where it did not come to its end yet."""
+        """What is kept of a run, such as "rate-0.001"; None where it did not come to its end yet."""
         path = self.results(entrant) / f"{run}.json"
         found = read_json(path)
         try:
             return None if found is None else trained_from(found)
         except (TypeError, KeyError, AttributeError):
             raise broken_file(path) from None
+
+    def kept(self, entrant: Entrant) -> list[str]:
+        """Names of all runs that came to their end, those of rates that are not looked at any more included."""
+        found = self.results(entrant).glob("*.json")
+        return sorted(path.stem for path in found if path.stem.startswith(("rate-", "seed-")))
 
     def write_outcome(self, entrant: Entrant, run: str, trained: Trained) -> None:
         """Put it in its place; only then what the run does not need any more is removed."""

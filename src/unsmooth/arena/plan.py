@@ -58,6 +58,8 @@ class Plan:
         models: Name to settings, which differ in the axes of a grid; one where there is none.
         remedies: "plain" first, then the others, each as `unsmooth.apply` takes it.
         rates: Learning rates; each remedy on each model is scored at its own best. A single one is taken as it is.
+        widen: How many more rates, each as far beyond an end of the grid as that is from its neighbour, are tried one
+            by one for whom the best one lies at that end.
         seeds: Of scored runs. Runs that choose a rate have another, `probe_seed`.
         budget: Length of a run; None as the settings have it.
         score: A metric of the task's evaluation.
@@ -74,6 +76,7 @@ class Plan:
     score: str
     probe: float = 1.0
     hold_out: float = 0.1
+    widen: int = 0
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -145,6 +148,7 @@ def plan_arena(
     score: str | None = None,
     probe: float = 1.0,
     hold_out: float = 0.1,
+    widen: int = 2,
 ) -> Plan:
     """Check what was asked for, before anything is built.
 
@@ -159,11 +163,14 @@ def plan_arena(
         probe: Length of the runs that choose a rate, as a share of the budget.
         hold_out: Share of the training samples that these runs are evaluated on and do not learn from; 0 evaluates
             them on the test set. Scored runs learn from all, and are evaluated on the test set.
+        widen: How many more rates may be tried beyond an end of the grid at which the best one lies.
     """
     if not 1 <= seeds <= PROBE_SEED:
         raise expected(f"1 to {PROBE_SEED} seeds", seeds, "--seeds 3")
     if not 0 < probe <= 1:
         raise expected("a share of the budget above 0 and up to 1", probe, "--probe 0.5")
+    if widen < 0:
+        raise expected("0 or more rates beyond the grid", widen, "--widen 2")
     grid_of_rates = tuple(rates) or tuple(float(f"{base.optimiser.lr * step:.3g}") for step in _STEPS_OF_RATES)
     # Runs are called by six digits of their rate.
     if not all(0 < rate < math.inf for rate in grid_of_rates) or _some_alike(f"{rate:g}" for rate in grid_of_rates):
@@ -182,6 +189,7 @@ def plan_arena(
         score=chosen,
         probe=probe,
         hold_out=hold_out,
+        widen=widen,
     )
     _check_hold_out(plan, base.task)
     _check_grid(plan, grid)

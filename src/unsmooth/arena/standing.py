@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unsmooth.arena.choosing import Choice, chosen, rate_run, scored
+from unsmooth.arena.choosing import Choice, chosen, outcomes, scored
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan
 from unsmooth.arena.scores import guessing, score_of
@@ -110,6 +110,7 @@ class Standings:
             "score": plan.score,
             "more_is_better": plan.more,
             "rates": list(plan.rates),
+            "rates_beyond": plan.widen,
             "seeds": list(plan.seeds),
             "seed_of_rates": plan.probe_seed,
             "budget": plan.budget.text if plan.budget else None,
@@ -141,8 +142,7 @@ def standings(plan: Plan, folder: ArenaFolder) -> Standings:
             line = _standing(plan, folder, entrant, choices[entrant], runs[entrant], beside, plain)
             plain = line.scores if entrant.remedy == PLAIN else plain
             lines.append(line)
-            probes = (folder.outcome(entrant, rate_run(rate)) for rate in plan.rates)
-            every += [*runs[entrant].values(), *(run for run in probes if run is not None)]
+            every += outcomes(plan, folder, entrant).values()
     steps = {model: int(known["steps"]) for model in plan.models if (known := folder.model(model)) is not None}
     return Standings(plan, tuple(lines), steps, _made(every))
 

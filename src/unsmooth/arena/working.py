@@ -12,7 +12,7 @@ import torch
 
 from unsmooth.arena.budget import Budget, Settled, cut, length
 from unsmooth.arena.checking import check_begun, check_data, check_one_data, check_settings, on_all_samples
-from unsmooth.arena.choosing import chosen, complete, is_unable, rate_run, seed_run
+from unsmooth.arena.choosing import complete, is_unable, outcomes, wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
 from unsmooth.arena.refusing import OtherResultsError, other_results
@@ -233,21 +233,17 @@ class _Work:
 
     def _train(self, entrant: Entrant, base: Settled) -> None:
         """Timing, rates, seeds: each is written down before the next begins."""
-        plan, rates = self.plan, self.plan.rates
+        plan = self.plan
         if self.folder.timing(entrant) is None:
-            first = plan.settings(entrant, base, rates[0], plan.seeds[0])
+            first = plan.settings(entrant, base, plan.rates[0], plan.seeds[0])
             clock = self._clock(entrant.model)
             self.folder.write_timing(entrant, clock.plain() if entrant.remedy == PLAIN else clock.beside(first))
-        if len(rates) > 1 and not self.late:
-            probes = {rate_run(rate): plan.settings(entrant, base, rate, plan.probe_seed) for rate in rates}
+        known = 0  # the rates of the grid, then one by one those beyond it, then the seeds
+        while not self.late and known < len(wanted := wanted_runs(plan, self.folder, entrant)):
+            known = len(wanted)
+            check_settings(plan, self.folder, entrant, base)  # also of what nobody knew to be wanted when this began
             with _naming_the_option():
-                self._runs(entrant, probes)
-        check_settings(plan, self.folder, entrant, base)  # a rate that joined the grid may have been chosen by now
-        choice = chosen(plan, self.folder, entrant)
-        if choice is not None and not choice.lost and not self.late:
-            self._runs(
-                entrant, {seed_run(seed): plan.settings(entrant, base, choice.rate, seed) for seed in plan.seeds}
-            )
+                self._runs(entrant, {name: plan.settings(entrant, base, *which) for name, which in wanted.items()})
 
     def _runs(self, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
         """Runs beside each other, those that are missing; what came to its end is written down."""
@@ -264,9 +260,8 @@ class _Work:
 
     def _tidy(self, entrant: Entrant) -> None:
         """Whoever wrote its last result may have been killed before this."""
-        for run in (*map(rate_run, self.plan.rates), *map(seed_run, self.plan.seeds)):
-            if self.folder.outcome(entrant, run) is not None:
-                self.folder.tidy(entrant, run)
+        for run in outcomes(self.plan, self.folder, entrant):
+            self.folder.tidy(entrant, run)
 
     def _alive(self) -> bool:
         """Whether the device still answers: after some errors a GPU does no more for a process."""

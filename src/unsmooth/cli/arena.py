@@ -41,6 +41,9 @@ def arena(
         str | None,
         typer.Option(metavar="A,B,…", help="Learning rates to choose from; default a third of the recipe's to thrice."),
     ] = None,
+    widen: Annotated[
+        int, typer.Option(help="So many more are tried, one by one, beyond an end of these where the best lies there.")
+    ] = 2,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=A,B", help="Several models, such as depth=12,24; may be repeated: all combinations."),
@@ -89,7 +92,21 @@ def arena(
     from unsmooth.arena.plan import check_possible
     from unsmooth.arena.refusing import OtherResultsError
 
-    plan = _plan(recipe, remedies, seeds, budget, rates, grid or [], settings or [], size, data, score, probe, hold_out)
+    plan = _plan(
+        recipe,
+        remedies,
+        seeds,
+        budget,
+        rates,
+        widen,
+        grid or [],
+        settings or [],
+        size,
+        data,
+        score,
+        probe,
+        hold_out,
+    )
     if processes < 1:
         raise expected("--processes of 1 or more", processes, "--processes 4")
     if minutes is not None and not minutes >= 0:  # nor what is no number
@@ -123,6 +140,7 @@ def _plan(
     seeds: int,
     budget: str | None,
     rates: str | None,
+    widen: int,
     grid: list[str],
     settings: list[str],
     size: str,
@@ -145,6 +163,7 @@ def _plan(
         score=score,
         probe=probe,
         hold_out=hold_out,
+        widen=widen,
     )
 
 

@@ -21,6 +21,21 @@ def best(by_rate: Mapping[float, float], *, more: bool = True) -> float:
     return max(sorted(by_rate), key=lambda rate: by_rate[rate] if more else -by_rate[rate])
 
 
+def beyond(rate: float, grid: Iterable[float]) -> float:
+    """The next rate past an end of the grid, as far from it as that is from its neighbour; in three digits.
+
+    Args:
+        rate: Either end.
+        grid: Two rates or more.
+
+    >>> beyond(0.0016, [0.0001, 0.0004, 0.0016]), beyond(0.0001, [0.0001, 0.0004, 0.0016]), beyond(0.001, [0.001, 3e-4])
+    (0.0064, 2.5e-05, 0.00333)
+    """
+    rates = sorted(grid)
+    neighbour = rates[1] if rate == rates[0] else rates[-2]
+    return float(f"{rate * rate / neighbour:.3g}")
+
+
 def on_edge(rate: float, grid: Iterable[float]) -> bool:
     """Whether a better rate might lie beyond the grid.
 

@@ -98,7 +98,7 @@ def test_step_times_of_a_device_that_others_use_too_are_told_to_waver(tmp_path: 
         folder = ArenaFolder(tmp_path / str(beside))
         for remedy in wanted.remedies:
             run = outcome(remedy, 0, 0.5, side_by_side=beside)
-            folder.write_outcome(Entrant(next(iter(wanted.models)), remedy), "seed-0", run)
+            folder.write_outcome(Entrant(next(iter(wanted.models)), remedy), "seed-0-rate-0.001", run)
         told[beside] = " ".join(notes_of(standings(wanted, folder)))
     assert "wavers" not in told[1]
     assert "others used the device too, so that it wavers" in told[6]

@@ -147,6 +147,16 @@ def _called(found: Standings, remedy: str, models: Sequence[str]) -> str:
     return f"{remedy} ({', '.join(models)})" if len(found.plan.models) > 1 else remedy
 
 
+def rates_in_words(rates: Sequence[float], widen: int) -> str:
+    """From which learning rates one is chosen.
+
+    >>> rates_in_words([0.001, 0.003], 2)
+    '0.001, 0.003 and, beyond an end of these where the best lies there, up to 2 more'
+    """
+    more = f" and, beyond an end of these where the best lies there, up to {widen} more" if widen else ""
+    return ", ".join(f"{rate:g}" for rate in rates) + more
+
+
 def rates_chosen_on(hold_out: float) -> str:
     """On which samples, in a sentence.
 
@@ -177,12 +187,12 @@ def _notes(found: Standings) -> Iterator[str]:
         why = f"as many as a plain run makes in {plan.budget.text}, alone on the device"
     yield f"Every scored run of a model makes the same number of steps, {why} ({steps or 'not settled yet'})."
     if len(plan.rates) > 1:
-        grid = ", ".join(f"{rate:g}" for rate in plan.rates)
+        grid = rates_in_words(plan.rates, plan.widen)
         shorter = "" if plan.probe == 1 else f", {plan.probe:g} times as long as the others"
         yield (
             f"Each remedy on each model has its own learning rate, the best of {grid} in runs of seed "
-            f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge lies at "
-            f"the end of the grid: a better one might lie beyond. {rates_chosen_on(plan.hold_out)}"
+            f"{plan.probe_seed}, which is never scored{shorter}; ties go to the lowest. A rate marked as edge is "
+            f"the last that was tried: a better one might lie beyond. {rates_chosen_on(plan.hold_out)}"
         )
     if _has_one_seed(found):
         yield "One seed has no interval, so there are no verdicts; --seeds 3 gives both."
