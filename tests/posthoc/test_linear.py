@@ -137,3 +137,12 @@ def test_a_shrinkage_that_is_rounding_is_none() -> None:
     with pytest.raises(UnsmoothError, match="50 samples that vary in 1"):
         Whitening(shrinkage=1e-18).fit(x)
     assert Whitening(shrinkage=0.1).fit_transform(x).isfinite().all()
+
+
+@pytest.mark.parametrize("made", [Whitening(), AllButTheTop(2)], ids=repr)
+def test_samples_that_are_refused_leave_what_was_learned(made: Whitening | AllButTheTop) -> None:
+    x = anisotropic()
+    wanted = made.fit(x).transform(x)
+    with pytest.raises(UnsmoothError, match="samples that vary in 1"):
+        made.fit(x[:, :1].expand(-1, 6) + 100.0)
+    assert torch.equal(made.transform(x), wanted)

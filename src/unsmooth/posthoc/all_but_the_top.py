@@ -55,11 +55,12 @@ class AllButTheTop(Estimator):
         if samples == 1:  # and nothing but its mean is to go
             self.mean_, self.directions_ = x_ND[0], x_ND[:0]
             return
-        self.mean_, _, directions_DD, varying = principal(x_ND)
+        mean_D, _, directions_DD, varying = principal(x_ND)
         if varying < wanted:
             many = f"{samples:,} samples that vary in {varying}"
             raise expected(f"samples that vary in the {wanted} directions to take out", many, f"components={varying}")
-        self.directions_ = directions_DD[:, :wanted].mT.contiguous()
+        # Both at once: samples that are refused leave what was learned before.
+        self.mean_, self.directions_ = mean_D, directions_DD[:, :wanted].mT.contiguous()
 
     def _transform(self, x_ND: Tensor) -> Tensor:
         mean_D, directions_KD = self.mean_.to(x_ND.device), self.directions_.to(x_ND.device)

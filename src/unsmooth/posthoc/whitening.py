@@ -61,7 +61,7 @@ class Whitening(Estimator):
             raise expected("shrinkage from 0 to 1", repr(self.shrinkage), "shrinkage=0.1")
         if samples < 2:
             raise expected("at least two samples to whiten", samples, "more of them")
-        self.mean_, variances_D, directions_DD, varying = principal(x_ND)
+        mean_D, variances_D, directions_DD, varying = principal(x_ND)
         variances_D = (1.0 - self.shrinkage) * variances_D + self.shrinkage * variances_D.mean()
         if self.shrinkage and varying:
             varying = more_than_rounding(variances_D, max(samples, all_of_them))
@@ -69,7 +69,8 @@ class Whitening(Estimator):
             many = f"{samples:,} samples that vary in {varying}"
             hint = f"dimensions={varying} or fewer, shrinkage=0.1, or more samples" if varying else "other samples"
             raise expected(f"samples that vary in the {kept} directions to whiten", many, hint)
-        self.directions_ = directions_DD[:, :kept].contiguous()
+        # All at once: samples that are refused leave what was learned before.
+        self.mean_, self.directions_ = mean_D, directions_DD[:, :kept].contiguous()
         self.variances_ = variances_D[:kept].contiguous()
 
     def _transform(self, x_ND: Tensor) -> Tensor:
