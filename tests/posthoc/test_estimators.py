@@ -248,3 +248,13 @@ def test_whatever_the_default_precision(name: str, dtype: torch.dtype) -> None:
     assert torch.equal(found, wanted)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(MADE[name]().fit_transform(x), wanted)
+
+
+@EACH
+def test_whatever_the_default_device(name: str, tmp_path: Path) -> None:
+    x = anisotropic(60)
+    wanted = MADE[name]().fit_transform(x)
+    with torch.device("meta"):  # where nothing can be computed
+        made = MADE[name]().fit(x)
+        found = load(made.save(tmp_path / "kept")).transform(x)
+    assert torch.equal(found, wanted)

@@ -30,10 +30,11 @@ class FlowStep(nn.Module):
     def __init__(self, dimensions: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
         self.still = dimensions // 2
-        self.log_scale = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32))
-        self.shift = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32))
+        # On the processor, where its generator is, whatever device is torch's default.
+        self.log_scale = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32, device="cpu"))
+        self.shift = nn.Parameter(torch.zeros(dimensions, dtype=torch.float32, device="cpu"))
         # Glow learns this map; a fixed rotation mixes as well, is undone by its transpose and stretches nothing.
-        noise = torch.randn(dimensions, dimensions, dtype=torch.float64, generator=generator)
+        noise = torch.randn(dimensions, dimensions, dtype=torch.float64, device="cpu", generator=generator)
         # In float64 whatever the rest is, because one that is rounded has no transpose to undo it.
         self.register_buffer("rotation", torch.linalg.qr(noise)[0])
         self.first = _undrawn(self.still, hidden)

@@ -109,11 +109,11 @@ class Flow(Estimator):
         generator = torch.Generator().manual_seed(self.seed)
         optimiser = torch.optim.Adam(flow.parameters(), lr=self.learning_rate)
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, self.steps))
-        order = torch.empty(0, dtype=torch.int64)
+        order = torch.empty(0, dtype=torch.int64, device="cpu")
         size, found = min(self.batch, len(x_ND)), []
         for step in range(self.steps):
             if len(order) < size:
-                order = torch.randperm(len(x_ND), generator=generator)
+                order = torch.randperm(len(x_ND), device="cpu", generator=generator)
             chosen, order = order[:size], order[size:]
             mean = flow.log_likelihood(x_ND[chosen.to(x_ND.device)]).mean()
             if not bool(mean.isfinite()):
@@ -152,7 +152,7 @@ class Flow(Estimator):
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights of the flow, and how training went."""
-        history = torch.tensor(self.log_likelihoods_, dtype=torch.float64)
+        history = torch.tensor(self.log_likelihoods_, dtype=torch.float64, device="cpu")
         return {**{f"flow_.{key}": value for key, value in self.flow_.state_dict().items()}, "history": history}
 
     def take_tensors(self, tensors: dict[str, Tensor]) -> None:
