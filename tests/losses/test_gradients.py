@@ -108,6 +108,15 @@ def test_half_types_are_summed_in_float32(case: str) -> None:
     torch.testing.assert_close(found, of(case)(x.double()).float(), atol=2e-6, rtol=2e-6)
 
 
+@EVERY
+def test_gradients_of_torch_func(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no checkpoints, by which slices of rows are otherwise made again."""
+    monkeypatch.setattr(_pairs, "_ENTRIES", 15)
+    x = tokens().requires_grad_()
+    (wanted,) = torch.autograd.grad(of(case)(x), x)
+    torch.testing.assert_close(torch.func.grad(of(case))(x.detach()), wanted)
+
+
 def test_a_long_sequence_keeps_no_matrix_of_pairs() -> None:
     x = torch.randn(1, 3000, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
     kept = 0

@@ -28,7 +28,8 @@ def row_slices(tokens_BND: Tensor) -> Iterator[slice]:
 def over_rows(tokens_BND: Tensor, of_rows: Callable[[Tensor, slice], Tensor]) -> Tensor:
     """What `of_rows` makes of the inner products of each token with all, a slice of rows at a time.
 
-    Where gradients are wanted, the products of a slice are made again in the backward pass instead of being kept.
+    Where gradients are wanted, the products of a slice are made again in the backward pass instead of being kept;
+    `torch.func` cannot do that, and keeps them.
 
     Args:
         tokens_BND: Float64: autocast would do the products in bfloat16 and a GPU in TF32, both worth three digits.
@@ -46,7 +47,18 @@ def over_rows(tokens_BND: Tensor, of_rows: Callable[[Tensor, slice], Tensor]) ->
         return of_rows(tokens_BND[:, rows] @ tokens_BND.mT, rows)
 
     slices = list(row_slices(tokens_BND))
-    if len(slices) == 1 or not (torch.is_grad_enabled() and tokens_BND.requires_grad):
+    if len(slices) == 1 or not (torch.is_grad_enabled() and tokens_BND.requires_grad and _hooks_are_taken()):
         return torch.cat([part(tokens_BND, rows) for rows in slices], dim=1)
     made = [checkpoint(part, tokens_BND, rows, use_reentrant=False, preserve_rng_state=False) for rows in slices]
     return torch.cat(made, dim=1)
+
+
+def _hooks_are_taken() -> bool:
+    """Whether hooks may be put on what is saved for a backward pass; within `torch.func.grad` they may not."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(Tensor.detach, Tensor.detach):
+            return True
+    except RuntimeError:
+        return False
