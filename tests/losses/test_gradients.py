@@ -20,6 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
     "layer_contrast": {},
     "spectrum": {"decay": "polynomial", "rate": 0.5, "scale": 2.0},
     "simcse": {},
+    "simcse(mean)": {"pooling": "mean"},
     "duorec": {},
     "dispersion": {},
     "dispersion(cosine)": {"form": "cosine"},
@@ -139,12 +140,24 @@ def test_compiled_without_a_break() -> None:
         torch.testing.assert_close(compiled(x), function(x))
 
 
-@pytest.mark.parametrize("case", ["cosine", "cosine(absolute)", "laplacian", "dispersion(cosine)"])
+@pytest.mark.parametrize("case", ["cosine", "cosine(absolute)", "laplacian", "dispersion(cosine)", "dispersion(means)"])
 def test_gradients_keep_their_digits_where_tokens_are_nearly_alike(case: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    x = (torch.randn(16, generator=generator) + 1e-5 * torch.randn(1, 32, 16, generator=generator)).float()
+    x = (torch.randn(16, generator=generator) + 1e-5 * torch.randn(2, 32, 16, generator=generator)).float()
     found, wanted = (torch.autograd.grad(of(case)(one), one)[0] for one in map(Tensor.requires_grad_, (x, x.double())))
     assert (found.double() - wanted).norm() < 1e-5 * wanted.norm()
+
+
+@pytest.mark.parametrize("loss", [losses.simcse, losses.duorec])
+def test_gradients_keep_their_digits_where_means_are_nearly_alike(loss: Callable[..., Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, other = torch.randn(16, generator=generator) + 1e-5 * torch.randn(2, 3, 32, 16, generator=generator)
+
+    def gradient(one: Tensor, two: Tensor) -> Tensor:
+        return torch.autograd.grad(loss(one.requires_grad_(), other_BND=two, pooling="mean"), one)[0].double()
+
+    wanted = gradient(x.double(), other.double())
+    assert (gradient(x, other) - wanted).norm() < 1e-5 * wanted.norm()
 
 
 @pytest.mark.parametrize("size", [1e-18, 1e-20, 1e-21, 1e-30])

@@ -60,11 +60,16 @@ def mean_where(values_B: Tensor, counted_B: Tensor) -> Tensor:
     return kept / counted_B.sum().clamp_min(1).to(values_B.dtype)
 
 
+def mean_of(tokens: Tokens) -> Tensor:
+    """Mean over the real tokens (B, D), in float64: near collapse, means differ by less than the digits of float32."""
+    return tokens.values_BND.sum(dim=1, dtype=torch.float64) / tokens.count_B.double().clamp_min(1.0).unsqueeze(-1)
+
+
 def pooled(tokens: Tokens, pooling: str) -> tuple[Tensor, Tensor]:
     """One vector per sequence (B, D), float64, and which sequences have any real token (B,)."""
     counted_B = tokens.count_B > 0
     if pooling == "mean":
-        return tokens.mean_BD.double(), counted_B
+        return mean_of(tokens), counted_B
     if pooling not in ("first", "last"):
         raise unknown_name("pooling", pooling, ("first", "last", "mean"))
     values_BND, mask_BN = tokens.values_BND, tokens.mask_BN

@@ -11,7 +11,7 @@ from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import Tokens
 from unsmooth.functional._pairs import over_rows
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, states, unit
+from unsmooth.losses._states import mean_of, mean_where, positive, states, unit
 
 FORMS = ("l2", "cosine", "hinge", "covariance")
 SETS = ("tokens", "sequences", "means")
@@ -81,7 +81,7 @@ def dispersion(
             values_B = rows_BN.sum(dim=-1) / pairs_B.clamp_min(1.0)
         else:
             values_B = torch.logsumexp(rows_BN, dim=-1) - pairs_B.clamp_min(1.0).log()
-    return mean_where(values_B, count_B >= 2.0).to(kept.dtype)
+    return mean_where(values_B, count_B >= 2.0).to(torch.promote_types(hidden_BND.dtype, torch.float32))
 
 
 def _set_of(hidden: Tensor, mask: Tensor | None, of: str) -> Tokens:
@@ -97,7 +97,7 @@ def _set_of(hidden: Tensor, mask: Tensor | None, of: str) -> Tokens:
         if mask is not None:
             raise expected("sequences of one length, without a mask", "a mask", 'of="means"')
         return Tokens(whole.input_BND.flatten(1).unsqueeze(0))
-    return Tokens(whole.mean_BD.unsqueeze(0), (whole.count_B > 0).unsqueeze(0))
+    return Tokens(mean_of(whole).unsqueeze(0), (whole.count_B > 0).unsqueeze(0))
 
 
 def _rows(
