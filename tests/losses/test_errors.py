@@ -34,6 +34,15 @@ X = torch.ones(2, 4, 3)
         (lambda: losses.cosine(X.numpy()), r"but got ndarray\. Try torch\.from_numpy"),
         (lambda: losses.dispersion(X, form=None), "a known form.* but got None"),
         (lambda: losses.simcse(X, other_BND=X[..., :2]), "the same"),
+        (
+            lambda: losses.duorec(X, torch.ones(2, 4).bool(), other_BND=X[:, :3]),
+            "`other_mask_BN`, as views of 4 and 3 tokens have no mask in common but got none",
+        ),
+        (
+            lambda: losses.simcse(X, torch.ones(2, 4).bool(), other_BND=X[:, :3]),
+            "`other_mask_BN`, as views of 4 and 3 tokens have no mask in common but got none",
+        ),
+        (lambda: losses.simcse(X, torch.ones(2, 4).bool(), other_BND=X[:1]), r"the same \(batch, dim\) = \(2, 3\)"),
         (lambda: losses.simcse(X, other_BND=X, pooling="max"), "a known pooling"),
         (lambda: losses.simcse(X, other_BND=X, temperature=0.0), "temperature above 0"),
         (lambda: losses.duorec(X, other_BND=X, similarity="l2"), "a known similarity"),

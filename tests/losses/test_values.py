@@ -112,6 +112,17 @@ def test_simcse_and_duorec(pooling: str) -> None:
         assert found.item() == pytest.approx(by_hand.duorec(one, two, 2.0, alike == "cosine"), rel=1e-12)
 
 
+def test_views_of_different_lengths_have_masks_of_their_own() -> None:
+    x, mask = batch()
+    other, other_mask = 0.5 * x[:, :5].flip(-1), mask[:, :5]
+    one, two = ([rows[-1] for rows in by_hand.sequences(*view)] for view in ((x, mask), (other, other_mask)))
+    masks = {"mask_BN": mask, "other_mask_BN": other_mask}
+    found = losses.simcse(x, other_BND=other, pooling="last", temperature=0.2, **masks)
+    assert found.item() == pytest.approx(by_hand.simcse(one, two, 0.2), rel=1e-12)
+    found = losses.duorec(x, other_BND=other, **masks)
+    assert found.item() == pytest.approx(by_hand.duorec(one, two, 1.0, cosines=False), rel=1e-12)
+
+
 @BOTH
 @pytest.mark.parametrize("with_self", [True, False])
 @pytest.mark.parametrize("form", ["l2", "cosine", "hinge", "covariance"])

@@ -88,14 +88,26 @@ def two_views(
         if isinstance(given, Tensor) and given.ndim == 2:
             hint = "z.unsqueeze(1) for one vector of each sequence"
             raise expected("two views of shape (batch, tokens, dim)", tuple(given.shape), hint)
-    first, second = states(hidden, mask, at_least=1), states(other, other_mask, at_least=1, name="other_BND")
+    first, second = states(hidden, mask, at_least=1), states(other, at_least=1, name="other_BND")
     shapes = [(one.input_BND.shape[0], one.dim) for one in (first, second)]
     if shapes[0] != shapes[1]:
         raise expected(f"`other_BND` of the same (batch, dim) = {shapes[0]}", shapes[1], "two passes over one batch")
     if shapes[0][0] < 2:
         raise expected("at least two sequences to compare", shapes[0][0], "a larger batch")
+    second = Tokens(other, _mask_of_other(mask, other, other_mask))
     (one_BD, one_B), (two_BD, two_B) = pooled(first, pooling), pooled(second, pooling)
     return one_BD, two_BD, one_B & two_B
+
+
+def _mask_of_other(mask: Tensor | None, other: Tensor, other_mask: Tensor | None) -> Tensor | None:
+    """That of the other view; where none is given, that of the first, as both are of the same sequences."""
+    if mask is None or other_mask is not None:
+        return other_mask
+    # Not as if all of its tokens were real: padding would be read.
+    if mask.shape[1] != other.shape[1]:
+        what = f"`other_mask_BN`, as views of {mask.shape[1]} and {other.shape[1]} tokens have no mask in common"
+        raise expected(what, "none", "a boolean mask of other_BND, True = a real token")
+    return mask
 
 
 def unit(vectors: Tensor) -> Tensor:

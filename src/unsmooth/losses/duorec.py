@@ -41,7 +41,8 @@ def duorec(
         hidden_BND: Hidden states (batch, tokens, dim) of one pass.
         mask_BN: Boolean (batch, tokens), True = a real token.
         other_BND: Hidden states of the other view of each sequence; its length may differ.
-        other_mask_BN: Its real tokens; None takes `mask_BN` where the lengths are the same, else all.
+        other_mask_BN: Its real tokens. None takes `mask_BN`, which is that of another pass over the same sequences, not
+            that of other sequences.
         pooling: What stands for a sequence: its "last" real token, its "first", or the "mean" of all.
         similarity: "dot" or "cosine".
         temperature: τ; the published run has 1.
@@ -54,8 +55,6 @@ def duorec(
         >>> duorec(z, other_BND=z)  # each has itself, 1, and two others, 0: log(1 + 2·exp(0 - 1))
         tensor(0.5514)
     """
-    if other_mask_BN is None and getattr(mask_BN, "shape", None) == getattr(other_BND, "shape", ())[:2]:
-        other_mask_BN = mask_BN
     one_BD, two_BD, counted_B = two_views(hidden_BND, mask_BN, other_BND, other_mask_BN, pooling)
     if similarity not in ("dot", "cosine"):
         raise unknown_name("similarity", similarity, ("dot", "cosine"))

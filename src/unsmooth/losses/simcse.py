@@ -51,7 +51,6 @@ def simcse(
         >>> simcse(z, other_BND=z, temperature=1.0)  # log(1 + exp(0 - 1))
         tensor(0.3133)
     """
-    other_mask_BN = mask_BN if other_mask_BN is None else other_mask_BN
     one_BD, two_BD, counted_B = two_views(hidden_BND, mask_BN, other_BND, other_mask_BN, pooling)
     logits_BB = unit(one_BD) @ unit(two_BD).mT / positive("temperature", temperature)
     own_B = logits_BB.diagonal()
