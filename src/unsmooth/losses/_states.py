@@ -34,9 +34,11 @@ def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2, nam
 
 
 def _check_one_layer(hidden: object, name: str) -> None:
-    """Refuse what is no tensor, or of all layers."""
+    """Refuse what is no tensor, of whole numbers, or of all layers."""
     if isinstance(hidden, Tensor) and hidden.ndim <= 3:
-        return
+        if hidden.is_floating_point():
+            return
+        raise expected(f"`{name}` of a floating type", hidden.dtype, f"{name}.float()")
     layers = isinstance(hidden, list | tuple | Tensor)
     hint = f"{'hidden_states[-1] for' if layers else 'torch.from_numpy(x) of an array;'} one layer of one pass"
     got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
@@ -51,6 +53,7 @@ def same_tokens(beside: Tensor, tokens: Tokens, name: str) -> Tokens:
     if not isinstance(beside, Tensor) or tuple(beside.shape) != shape:
         got = tuple(beside.shape) if isinstance(beside, Tensor) else type(beside).__name__
         raise expected(f"`{name}` of shape {shape}, as the hidden states", got, "two layers of one pass")
+    _check_one_layer(beside, name)
     return Tokens(beside, tokens.mask_BN)
 
 
