@@ -169,6 +169,11 @@ def test_gradients_of_very_short_tokens_are_numbers(case: str, size: float) -> N
     assert found.isfinite().all()
 
 
+@pytest.mark.parametrize("case", ["cosine", "laplacian", "simcse", "dispersion(cosine)", "dispersion(covariance)"])
+def test_tokens_too_long_to_be_measured_are_no_zero_tokens(case: str) -> None:
+    assert of(case)(1e200 * tokens()).isnan()
+
+
 def test_a_loss_is_in_the_precision_of_the_states() -> None:
     x = tokens(torch.float32)
     assert losses.layer_contrast(x, first_BND=x.double()).dtype == torch.float32

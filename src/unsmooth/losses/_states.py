@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import Tokens
-from unsmooth.functional._tokens import first_real
+from unsmooth.functional._tokens import euclidean_norm, first_real, inverse
 from unsmooth.numbers import is_number
 
 
@@ -114,9 +114,8 @@ def _mask_of_other(mask: Tensor | None, other: Tensor, other_mask: Tensor | None
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1; zero stays zero, with a zero gradient."""
-    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors * torch.where(norms > 0, 1.0 / torch.where(norms > 0, norms, 1.0), 0.0)
+    """Vectors of length 1; zero stays zero, with a zero gradient. One too long to be measured is NaN."""
+    return vectors * inverse(euclidean_norm(vectors)).unsqueeze(-1)
 
 
 def positive(name: str, value: float) -> float:
