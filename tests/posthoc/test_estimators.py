@@ -109,7 +109,7 @@ def test_what_is_wrong_is_told(name: str, tmp_path: Path) -> None:
         made.save(tmp_path / "nothing")
     with pytest.raises(UnsmoothError, match="finite embeddings but got NaN"):
         made.fit(torch.full((4, 3), float("nan")))
-    with pytest.raises(UnsmoothError, match=r"shape \(samples, dimensions\)"):
+    with pytest.raises(UnsmoothError, match=r"shape \(samples, dimensions\).*Try x\[mask\.bool\(\)\]"):
         made.fit(torch.ones(2, 3, 4))
     with pytest.raises(UnsmoothError, match="embeddings of 6 dimensions, as in fit but got 5"):
         made.fit(anisotropic(60)).transform(anisotropic(60, 5))

@@ -32,7 +32,7 @@ def matrix_of(x: Any, dimensions: int | None = None) -> Tensor:
     if values.is_complex():
         raise expected("real embeddings", values.dtype, "torch.view_as_real(x).flatten(1)")
     if values.ndim != 2 or 0 in values.shape:
-        hint = "x[mask] for the tokens of (batch, tokens, dim), x[None] for one sample"
+        hint = "x[mask.bool()] for the tokens of (batch, tokens, dim), x[None] for one sample"
         raise expected("embeddings of shape (samples, dimensions)", tuple(values.shape), hint)
     if dimensions is not None and values.shape[1] != dimensions:
         raise expected(f"embeddings of {dimensions} dimensions, as in fit", values.shape[1], "those of the same model")
