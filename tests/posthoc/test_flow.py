@@ -11,7 +11,7 @@ import torch
 
 from tests.posthoc.samples import anisotropic
 from unsmooth.errors import UnsmoothError
-from unsmooth.posthoc import Flow, load
+from unsmooth.posthoc import Flow, Whitening, load
 from unsmooth.posthoc.coupling import CouplingFlow
 
 
@@ -69,6 +69,20 @@ def test_learns_what_no_linear_map_can() -> None:
     assert flow.score(kept_apart) > gaussian.log_prob(kept_apart).mean().item() + 0.5
     assert flow.score_samples(kept_apart).mean().item() == pytest.approx(flow.score(kept_apart), rel=1e-4)
     assert len(flow.log_likelihoods_) == 250
+
+
+def test_whitened_samples_are_taken_further_as_the_guide_says() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sources = torch.randn(4000, 8, dtype=torch.float64, generator=generator)
+    sources[:, 4:] = 0.5 * sources[:, 4:] + 0.7 * sources[:, :4].square()
+    mixing = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    x = sources @ (mixing * torch.logspace(0, -2, 8, dtype=torch.float64)[:, None])
+    train, kept_apart = x[:3000], x[3000:]
+    whitening = Whitening().fit(train)
+    after = Flow(steps=200).fit(whitening.transform(train)).score(whitening.transform(kept_apart))
+    after -= 0.5 * whitening.variances_.log().sum().item()  # densities are per volume
+    gaussian = torch.distributions.MultivariateNormal(train.mean(0), torch.cov(train.T))
+    assert Flow(steps=200).fit(train).score(kept_apart) < gaussian.log_prob(kept_apart).mean().item() < after - 0.1
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e8), (1e100, 0.0), (1e-30, 0.0)])

@@ -25,7 +25,8 @@ class Flow(Estimator):
 
     Source: Li et al. 2020 (arXiv 2011.05864, github.com/bohanli/BERT-flow) with the steps of Glow (arXiv 1807.03039).
     This is a small flow of our own: rotations are fixed, there is one scale, and sizes are options with defaults of
-    ours. It needs many more samples than dimensions to be more than a whitening; few of them it learns by heart.
+    ours. Correlations it learns slowly, as no rotation is learned: hand it whitened samples, which it takes further. It
+    needs many more samples than dimensions to be more than a whitening; few of them it learns by heart.
 
     Args:
         layers: Steps of the flow.
