@@ -32,6 +32,7 @@ X = torch.ones(2, 4, 3)
         (lambda: losses.cosine(X[0], [True] * 4), "a boolean `mask`.* but got list"),
         (lambda: losses.simcse(X, other_BND=None), r"`other_BND` of shape \(batch, tokens, dim\) but got NoneType"),
         (lambda: losses.cosine((X, X)), r"but got tuple\. Try hidden_states\[-1\]"),
+        (lambda: losses.cosine({"last_hidden_state": X}), r"but got dict\. Try hidden_states\[-1\]"),
         (lambda: losses.cosine(X[None]), r"but got \(1, 2, 4, 3\)\. Try hidden_states\[-1\]"),
         (lambda: losses.cosine(X.numpy()), r"but got ndarray\. Try torch\.from_numpy"),
         (lambda: losses.dispersion(X, form=None), "a known form.* but got None"),

@@ -6,6 +6,7 @@ Shape suffixes: B sequences, N tokens (padded), D dimensions.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def _check_one_layer(hidden: object, name: str) -> None:
         if hidden.is_floating_point():
             return
         raise expected(f"`{name}` of a floating type", hidden.dtype, f"{name}.float()")
-    layers = isinstance(hidden, list | tuple | Tensor)
+    layers = isinstance(hidden, list | tuple | Mapping | Tensor)  # a mapping as transformers' models give
     hint = f"{'hidden_states[-1] for' if layers else 'torch.from_numpy(x) of an array;'} one layer of one pass"
     got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
     raise expected(f"`{name}` of shape (batch, tokens, dim)", got, hint)
