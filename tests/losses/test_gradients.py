@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from unsmooth import losses
 from unsmooth.functional import _pairs
@@ -130,6 +131,14 @@ def test_a_long_sequence_keeps_no_matrix_of_pairs() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         losses.dispersion(x)
     assert kept < 3000 * 3000 / 10
+
+
+@pytest.mark.parametrize("shape", [(1, 300, 4), (1, 4, 300)])
+def test_covariance_of_many_words_has_no_products_of_all_pairs(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counted:
+        losses.dispersion(x, form="covariance")
+    assert counted.get_total_flops() <= 2 * 300 * 4 * 4
 
 
 def test_compiled_without_a_break() -> None:

@@ -24,7 +24,7 @@ _NOTHING = torch.finfo(torch.float64).min / 4
     equation="log of the mean over i, j of exp(−‖x_i − x_j‖²/(dτ))",
     paper="Wang & He 2025, arXiv 2506.09027; github.com/raywang4/DispLoss",
     basis="code",
-    cost="O(n²d) in each sequence, a slice of rows at a time; O(B²nd) over sequences",
+    cost="O(n²d) in each sequence, a slice of rows at a time; covariance O(nd·min(n, d)); O(B²nd) over sequences",
     degenerate="refused for a single vector; a set with fewer than two does not count",
     unknown="scaling in the forms other than l2: distances by d in hinge, unit vectors in covariance",
 )
@@ -137,11 +137,13 @@ def _rows(
 
 
 def _covariance(unit_BND: Tensor, mask_BN: Tensor | None, count_B: Tensor) -> Tensor:
-    """Σ_{k≠l} C_kl²: all squares are those of the n×n products, less the squared variances."""
+    """Σ_{k≠l} C_kl²: all squares, which the n×n products have the same sum of, less the squared variances."""
     count_B1 = count_B.clamp_min(1.0).unsqueeze(-1)
     centred_BND = unit_BND - (unit_BND.sum(dim=1) / count_B1).unsqueeze(1)
     if mask_BN is not None:
         centred_BND = centred_BND.masked_fill(~mask_BN.unsqueeze(-1), 0.0)
-    all_B = over_rows(centred_BND, lambda products_BRN, rows: products_BRN.square().sum(dim=-1)).sum(dim=-1)
+    # The smaller of the two: it is never larger than the vectors themselves, many words or many dimensions.
+    short_BKL = centred_BND if centred_BND.shape[1] < centred_BND.shape[2] else centred_BND.mT
+    all_B = (short_BKL @ short_BKL.mT).square().sum(dim=(1, 2))
     variances_BD = centred_BND.square().sum(dim=1) / count_B1
     return all_B / count_B1.squeeze(-1).square() - variances_BD.square().sum(dim=-1)
