@@ -217,3 +217,15 @@ def test_stacks_with_a_remedy_of_the_heads() -> None:
     for block in record("llama", model, call):
         near(block.read[0], spread(block.unread[0], seen))
         near(block.heads, ((1.4 * block.map - 0.4 * mean) @ block.values_by_head()).transpose(1, 2))
+
+
+@pytest.mark.parametrize("options", [{}, {"unit": True}, {"dual": True}])
+def test_padding_of_zeros_in_float16(options: dict[str, Any]) -> None:
+    host = BY_NAME["torch_pre"]
+    model = apply(host.model().half(), "contranorm", scale=0.5, **options)
+    real = torch.arange(TOKENS) < torch.tensor([[TOKENS], [5]])
+    inputs = host.inputs().half().where(real[:, :, None], 0)
+    with torch.no_grad():
+        alone = host.output(model, host.call(inputs[1:, :5]))
+        padded = model(inputs, src_key_padding_mask=~real)
+    near(padded[1:, :5], alone, tolerance=5e-2)

@@ -96,3 +96,15 @@ def test_a_sequence_of_padding_alone_gives_no_nan() -> None:
     average_by_likeness(x, x, seen, 1.0).sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.float])
+def test_tokens_of_zeros_have_no_direction_and_no_gradient_of_one(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 2], x[1, 4:] = 0, 0
+    x.requires_grad_()
+    for real in (None, torch.arange(6) < torch.tensor([[6], [4]])):
+        found = average_by_likeness(x, x, seen_tokens(x, call_of(x, False, real), "x"), 1.0)
+        (of_x,) = torch.autograd.grad(found.square().sum(), x)
+        assert found.isfinite().all()
+        assert of_x.abs().max() < 100

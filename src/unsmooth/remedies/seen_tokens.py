@@ -106,8 +106,8 @@ def average_by_likeness(x_BND: Tensor, values_BMD: Tensor, seen: Seen, temperatu
     whole = seen.tokens_BMD is x_BND and seen.mask is None and not seen.causal
     if whole and values_BMD is x_BND and has_kernels(x_BND):
         return mean_by_likeness(x_BND, temperature)
-    likeness = F.normalize(x_BND, dim=-1)
-    keys = likeness if seen.tokens_BMD is x_BND else F.normalize(seen.tokens_BMD, dim=-1)
+    likeness = at_length_one(x_BND)
+    keys = likeness if seen.tokens_BMD is x_BND else at_length_one(seen.tokens_BMD)
     return _attend(likeness, keys, values_BMD, seen.mask, seen.causal, temperature)
 
 
@@ -122,12 +122,26 @@ def likeness_sums(x_BND: Tensor, seen: Seen, temperature: float) -> Tensor:
         >>> likeness_sums(x, Seen(x, None, False), 1.0).flatten()  # e + 1
         tensor([3.7183, 3.7183])
     """
-    likeness = F.normalize(x_BND, dim=-1)
+    likeness = at_length_one(x_BND)
     keys = F.pad(likeness, (0, 0, 0, 1))
     flags = F.pad(torch.zeros_like(likeness), (0, 0, 0, 1), value=1.0)
     mask = None if seen.mask is None else F.pad(seen.mask, (0, 1), value=True)
     weight = _attend(likeness, keys, flags, mask, False, temperature)[..., :1]
     return 1.0 / weight - 1.0
+
+
+def at_length_one(x: Tensor) -> Tensor:
+    """Tokens divided by their lengths; those of zeros, which have no direction, stay zeros and get no gradient.
+
+    Not by torch's `normalize`: the smallest length it allows is zero in float16, where it makes NaN of zeros, and their
+    gradient is 1e12 times what comes in.
+
+    >>> at_length_one(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.half))
+    tensor([[0.6001, 0.7998],
+            [0.0000, 0.0000]], dtype=torch.float16)
+    """
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    return (x / torch.where(length > 0, length, torch.inf)).to(x.dtype)
 
 
 def _attend(

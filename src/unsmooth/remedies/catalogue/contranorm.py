@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.seen_tokens import average_by_likeness, likeness_sums, seen_tokens
+from unsmooth.remedies.seen_tokens import at_length_one, average_by_likeness, likeness_sums, seen_tokens
 from unsmooth.remedies.site import Site
 
 _PLACES: Mapping[str, tuple[str, ...]] = {
@@ -153,7 +153,7 @@ class ContraNorm(Edit):
         if self.fixed == 0.0:
             return x_BND
         seen = seen_tokens(x_BND, call, f"{self.name}.{where}", whole=self.dual)
-        values = torch.nn.functional.normalize(seen.tokens_BMD, dim=-1) if self.unit else seen.tokens_BMD
+        values = at_length_one(seen.tokens_BMD) if self.unit else seen.tokens_BMD
         alike = average_by_likeness(x_BND, values, seen, self.temperature)
         if self.dual:
             # S is symmetric before the division, so that dividing by columns is Z⊙S(X/Z).
