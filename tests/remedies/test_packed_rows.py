@@ -1,4 +1,4 @@
-"""Two sequences in one row that a mask keeps apart, where means over tokens do not know them apart: refused."""
+"""Tokens that a mask keeps apart, two sequences in one row or later ones, where means do not know it: refused."""
 
 from __future__ import annotations
 
@@ -33,6 +33,44 @@ def test_in_an_encoder(name: str) -> None:
     near = (torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)).abs() < 3
     for mask in (padded, padded.flip(-1), near[None, None], None):
         bert(name)(input_ids=ids, attention_mask=mask)
+
+
+ONE_WAY = "tokens that see each other for {}, .* but got a mask that hides later ones from those before"
+future = torch.ones(TOKENS, TOKENS).tril().bool()
+prefixed = future | (torch.arange(TOKENS) < FIRST)
+
+
+@pytest.mark.parametrize("seen", [future, prefixed], ids=["future", "prefixed"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_a_future_that_only_the_mask_hides_from_an_encoder(name: str, seen: Tensor) -> None:
+    ids = BY_NAME["bert"].inputs()[:1].repeat(1, 4)[:, :TOKENS]
+    lowest = torch.finfo(torch.float).min
+    for mask in (seen[None, None], torch.zeros(1, 1, TOKENS, TOKENS).masked_fill(~seen, lowest)):
+        with pytest.raises(UnsmoothError, match=ONE_WAY.format(name)):
+            bert(name)(input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("name", ["deescalate", "centred", "contranorm", "pairnorm"])
+def test_a_prefix_that_sees_no_more_than_itself_in_torchs_layers(name: str, kind: str) -> None:
+    with pytest.raises(UnsmoothError, match=ONE_WAY.format(name)):
+        encoder(name)(torch.randn(1, TOKENS, 8), mask=hiding(prefixed, kind))
+
+
+def test_a_leak_that_was_allowed_stays_allowed() -> None:
+    encoder("softdecay", allow_leak=True)(torch.randn(1, TOKENS, 8), mask=hiding(prefixed, "bool"))
+    with pytest.raises(UnsmoothError, match=ONE_WAY.format("softdecay")):
+        encoder("softdecay")(torch.randn(1, TOKENS, 8), mask=hiding(prefixed, "bool"))
+
+
+@pytest.mark.parametrize("name", ["gfsa", "talking_heads", "differential", "layerscale"])
+def test_what_goes_by_attentions_own_map_hides_the_future(name: str) -> None:
+    ids = BY_NAME["bert"].inputs()[:1].repeat(1, 4)[:, :TOKENS]
+    other, model = ids.clone(), bert(name)
+    other[:, 5] = (ids[:, 5] - 4) % 45 + 5
+    with torch.no_grad():
+        before, after = (model(input_ids=one, attention_mask=future[None, None])[0] for one in (ids, other))
+    assert torch.equal(before[:, :5], after[:, :5])
 
 
 @pytest.mark.parametrize("name", ["gfsa", "talking_heads", "differential", "layerscale"])

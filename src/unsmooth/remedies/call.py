@@ -174,6 +174,36 @@ def are_packed(seen: Tensor) -> bool:
     return not bool((seen & others).any())
 
 
+def are_one_way(seen: Tensor) -> bool:
+    """Whether rows have a place past which tokens see back and nobody sees them from before it, or the other way round.
+
+    So it is where the future is hidden, from all tokens or from those of a prefix. Waits for the device.
+
+    Args:
+        seen: As in `are_packed`.
+
+    Example:
+        >>> causal = torch.ones(4, 4).tril().bool()
+        >>> are_one_way(causal), are_one_way(causal | (torch.arange(4) < 2))
+        (True, True)
+        >>> near = torch.ones(4, 4).tril(1).triu(-1).bool()  # a window
+        >>> padded = torch.tensor([True, False, True, True]).expand(4, 4)
+        >>> are_one_way(near), are_one_way(padded)
+        (False, False)
+    """
+    seen = seen[..., -seen.shape[-2] :]
+    real = seen.diagonal(dim1=-2, dim2=-1)
+    seen = seen & real.unsqueeze(-1) & real.unsqueeze(-2)
+    return not torch.equal(_looked_past(seen), _looked_past(seen.mT))
+
+
+def _looked_past(seen: Tensor) -> Tensor:
+    """For every place but the first, whether a token before it sees one that is there or after it."""
+    place_N = torch.arange(seen.shape[-1], device=seen.device)
+    farthest = torch.where(seen, place_N, -1).amax(dim=-1).cummax(dim=-1).values
+    return farthest[..., :-1] >= place_N[1:]
+
+
 def packed_starts(told: Mapping[str, Any], tokens: int) -> Tensor | None:
     """The first tokens of packed sequences in one row, from what kernels without a mask are told.
 

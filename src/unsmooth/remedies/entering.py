@@ -15,7 +15,7 @@ from unsmooth.models.host import Host
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit, leak
-from unsmooth.remedies.call import Call, Volatile, are_packed, packed_starts, read_mask, seen_by
+from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, packed_starts, read_mask, seen_by
 from unsmooth.remedies.hooks import EditHeads, EditValues, Hook, turned
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, end_pass, goes_past_the_stack, shared_in
@@ -148,7 +148,7 @@ class EnterBlock(Hook):
         if held is None or held[0] is not mask:  # most models hand all their blocks the same one
             held = self.shared.here()["mask"] = (mask, read_mask(whole, batch, tokens, causal))
         if not causal and whole is not None and whole.ndim == 4 and whole.shape[-2] > 1:
-            self._refuse_packed(mask, lambda: seen_by(whole))
+            self._refuse_apart(mask, lambda: seen_by(whole))
         if mask is None and causal and batch == 1 and self._in_one_kernel():
             return None, packed_starts(kwargs, tokens)
         return held[1]
@@ -177,15 +177,18 @@ class EnterBlock(Hook):
         if held is None or held[0] is not mask:
             seen = _seen_in_torch(mask)
             held = self.shared.here()["mask"] = (mask, seen.shape[-1] > 1 and not bool(seen.triu(1).any()))
-        self._refuse_packed(mask, lambda: _seen_in_torch(mask))
+        self._refuse_apart(mask, lambda: _seen_in_torch(mask), causal=bool(held[1]))
         return bool(held[1])
 
-    def _refuse_packed(self, mask: Tensor, seen: Callable[[], Tensor]) -> None:
-        """Sequences that a mask keeps apart in one row would meet in a mean over tokens. Looked at where one can look.
+    def _refuse_apart(self, mask: Tensor, seen: Callable[[], Tensor], causal: bool = False) -> None:
+        """Tokens that a mask keeps apart would meet in a mean over tokens: sequences in one row, or later ones.
+
+        Looked at where one can look.
 
         Args:
             mask: As the block is handed it: most models hand all their blocks the same one, or two of them by turns.
             seen: From it, where a query sees a key, (..., queries, keys).
+            causal: Whether it is known to hide what comes later, and means are over what came before.
         """
         averaging = [edit for edit in self._edits() if edit.causal != "unchanged" and not _goes_by_attention(edit)]
         if not averaging or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(mask):
@@ -193,13 +196,20 @@ class EnterBlock(Hook):
         if mask.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         looked_at = self.shared.here().setdefault("packed", [])
-        known = next((packed for one, packed in looked_at if one is mask), None)
+        known = next((found for one, found in looked_at if one is mask), None)
         if known is None:
-            known = are_packed(seen())
+            who = seen()
+            known = are_packed(who), not causal and are_one_way(who)
             looked_at.append((mask, known))
-        if known:
+        packed, one_way = known
+        if packed:
             what = f"one sequence in each row for {averaging[0].name}, which compares a token with all others"
             raise expected(what, "several that the mask keeps apart", "a row for each of them, padded")
+        leaking = [edit for edit in averaging if edit.would_leak or not edit.leaks(edit.chosen)]
+        if one_way and leaking:
+            what = f"tokens that see each other for {leaking[0].name}, which compares a token with all others"
+            hint = "a model that is causal itself (is_decoder=True), or is_causal=True where the block is told so"
+            raise expected(what, "a mask that hides later ones from those before them", hint)
 
 
 def _seen_in_torch(mask: Tensor) -> Tensor:
