@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import operator
+import re
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +11,7 @@ from torch import nn
 from tests.remedies.by_hand import Edits, by_hand, streams
 from tests.remedies.by_hand import exact as plain_in_float64
 from tests.remedies.by_hand import near as near_by_hand
+from tests.remedies.hosts import BY_NAME
 from tests.remedies.written_out import (
     CASES,
     HEADS,
@@ -89,6 +94,31 @@ def test_the_way_past_attention_can_be_dropped(name: str, remedy: str) -> None:
     with torch.no_grad():
         wanted = by_hand(name, plain_in_float64(name), Edits(first=lambda stream, branch: branch))
         near_by_hand(name, streams(name, model)[1], wanted)
+
+
+# What drops a branch in training after the place at which edits meet it.
+DROPS_LATER = {
+    "vit": ("ViTLayer", "dropout.p"),
+    "dinov2": ("Dinov2Layer", "drop_path.drop_prob"),
+    "whisper": ("WhisperEncoderLayer", "dropout"),
+    "falcon_in_turn": ("FalconDecoderLayer", "config.attention_dropout"),
+    "bloom": ("BloomBlock", "self_attention.hidden_dropout"),
+}
+
+
+@pytest.mark.parametrize("name", DROPS_LATER)
+@pytest.mark.parametrize("remedy", ["shaped", "value_skipinit"])
+def test_the_way_past_would_be_back_where_the_branch_is_dropped_later(name: str, remedy: str) -> None:
+    model = BY_NAME[name].model()
+    kind, path = DROPS_LATER[name]
+    owner, _, last = f"self.{path}".rpartition(".")
+    for block in model.modules():
+        if type(block).__name__ == kind:
+            setattr(operator.attrgetter(owner)(SimpleNamespace(self=block)), last, 0.25)
+    with pytest.raises(UnsmoothError, match=re.escape("in training it drops 0.25 of what attention gives later")):
+        apply(model, remedy, skip="drop")
+    assert applied(apply(model, remedy)) != []
+    apply(BY_NAME[name].model(), remedy, skip="drop")
 
 
 def test_what_cannot_go_without_the_way_past_is_refused() -> None:

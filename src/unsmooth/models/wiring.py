@@ -41,6 +41,8 @@ class Wiring:
         causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
         windowed: Whether attention works inside windows of the image, so that values and heads are (batch · windows,
             tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
+        dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
+            module, or a number, as a path; None where nothing does.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -61,6 +63,7 @@ class Wiring:
     gains: tuple[str, str] | None = None
     causal: bool | None = None
     windowed: bool = False
+    dropout: str | None = None
 
     @property
     def ends(self) -> tuple[str, str]:

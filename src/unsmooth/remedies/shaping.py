@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
@@ -59,6 +60,9 @@ def no_way_past(site: Site, options: Mapping[str, Any]) -> str | None:
         return None
     if site.wiring.style == "parallel":
         return 'it adds attention and MLP at once, so the way past attention is the MLP\'s too; skip="keep" works'
+    if (share := _dropped_later(site)) > 0.0:
+        what = f"in training it drops {share:g} of what attention gives later, where the way past would be back"
+        return f'{what}; without dropout, or with skip="keep", it works'
     weighs = _edit_that(site, "weighs_skip")
     if weighs is not None:
         return f"{weighs} weighs the way past its attention, of which some would be left"
@@ -69,6 +73,14 @@ def no_way_past(site: Site, options: Mapping[str, Any]) -> str | None:
 def who_dropped_skip(site: Site) -> str | None:
     """A remedy that has dropped the way past the block's attention (it says ``drops_skip = True``)."""
     return _edit_that(site, "drops_skip")
+
+
+def _dropped_later(site: Site) -> float:
+    """The share of attention's branch that a block drops in training after the way past was taken off it."""
+    found: Any = 0.0 if site.wiring.dropout is None else operator.attrgetter(site.wiring.dropout)(site.block)
+    if isinstance(found, nn.Module):  # dropout has p, stochastic depth drop_prob, and the identity neither
+        found = getattr(found, "p", getattr(found, "drop_prob", 0.0))
+    return float(found or 0.0)
 
 
 def _edit_that(site: Site, says: str) -> str | None:

@@ -45,6 +45,7 @@ def bloom_wiring(block: nn.Module) -> Wiring:
         norms=("input_layernorm", "post_attention_layernorm"),
         mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
         causal=True,  # which its attention module does not say
+        dropout="self_attention.hidden_dropout",
     )
 
 

@@ -37,6 +37,7 @@ def dinov2_wiring(block: nn.Module) -> Wiring:
         norms=("norm1", "norm2"),
         mlp=linear_maps(block, "mlp"),
         gains=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+        dropout="drop_path",
     )
 
 

@@ -41,6 +41,7 @@ def falcon_wiring(block: nn.Module) -> Wiring:
         output="self_attention.dense",
         norms=falcon_norms(block),
         mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+        dropout="config.attention_dropout",
     )
 
 

@@ -35,6 +35,7 @@ def vit_wiring(block: nn.Module) -> Wiring:
         output="attention.output.dense" if older else "attention.o_proj",
         norms=("layernorm_before", "layernorm_after"),
         mlp=("intermediate.dense", "output.dense") if older else ("mlp.fc1", "mlp.fc2"),
+        dropout=None if older else "dropout",
     )
 
 

@@ -44,6 +44,7 @@ def whisper_wiring(block: nn.Module) -> Wiring:
         output="self_attn.out_proj",
         norms=("self_attn_layer_norm", "final_layer_norm"),
         mlp=("fc1", "fc2"),
+        dropout="dropout",
     )
 
 
