@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -56,6 +57,18 @@ def test_copies_are_apart() -> None:
     twin.reorder_cache(torch.tensor([1, 1, 1]))
     assert memory.read("sum").flatten().tolist() == [0.0, 1.0, 2.0]
     assert Memory(twin, 0).read("sum").flatten().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_prompt_s_cache_can_be_saved() -> None:
+    model, inputs = remedies.apply(HOST.model(), "centred"), HOST.inputs()
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=inputs[:, :4], past_key_values=cache, use_cache=True)
+        again = pickle.loads(pickle.dumps(cache))
+        found, wanted = (
+            model(input_ids=inputs[:, 4:], past_key_values=one, use_cache=True).logits for one in (again, cache)
+        )
+    assert torch.equal(found, wanted)
 
 
 def test_layer_by_layer_and_in_a_cache_of_two() -> None:

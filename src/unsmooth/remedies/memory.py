@@ -37,6 +37,11 @@ def _extended(kind: Any) -> Any:
     return _REMEMBERING[kind]
 
 
+def _empty(kind: Any) -> Any:
+    made = _extended(kind)
+    return made.__new__(made)
+
+
 def _extend(kind: Any) -> Any:
     """A cache layer's class, extended: what happens to keys and values happens to what is remembered too."""
 
@@ -63,6 +68,9 @@ def _extend(kind: Any) -> Any:
         def reset(self) -> None:
             super().reset()
             self.remembered = {}
+
+        def __reduce__(self) -> tuple[Any, ...]:  # the class has no name to be found by when a cache is saved
+            return _empty, (kind,), vars(self)
 
         def crop(self, *args: Any, **kwargs: Any) -> None:
             raise UnsmoothError(
@@ -104,9 +112,8 @@ class Memory:
         """Keep `value`, whose first dimension is the batch, with the keys and values of this block."""
         place = self._place()
         if not hasattr(place, "remembered"):
-            kind = _extended(type(place))
             # Not by its __class__, which a compiler does not follow.
-            remembering = kind.__new__(kind)
+            remembering = _empty(type(place))
             remembering.__dict__.update(place.__dict__)
             remembering.remembered = {}
             place = self._cache.layers[self._layer] = remembering
