@@ -248,15 +248,16 @@ def choice(name: str, got: object, known: Sequence[str]) -> None:
         raise unknown_name(name, got, known)
 
 
-def within(name: str, got: object, low: float, high: float) -> float:
-    """Refuse an option that is not a number from `low` to `high`.
+def within(name: str, got: object, low: float, high: float, usual: float | None = None) -> float:
+    """Refuse an option that is not a number from `low` to `high`; `usual` is what to try, or else the middle.
 
     >>> within("tau", 3, 0.0, 2.0)
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected tau between 0.0 and 2.0 but got 3. Try tau=1.0.
     """
     if isinstance(got, bool) or not isinstance(got, int | float) or not low <= got <= high:
-        raise expected(f"{name} between {low} and {high}", repr(got), f"{name}={(low + high) / 2}")
+        hint = (low + high) / 2 if usual is None else usual
+        raise expected(f"{name} between {low} and {high}", repr(got), f"{name}={hint}")
     return float(got)
 
 

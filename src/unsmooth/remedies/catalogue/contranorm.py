@@ -98,7 +98,7 @@ class ContraNorm(Edit):
         for name, flag in {"identity": identity is not None and identity, "dual": dual, "unit": unit}.items():
             if not isinstance(flag, bool):
                 raise expected(f"{name} as True or False", repr(flag), f"{name}=True")
-        scale = within("scale", scale, 0.0, 2.0)
+        scale = within("scale", scale, 0.0, 2.0, usual=0.05)
         if learn == "positive" and scale == 0.0:
             raise expected("scale above 0 where learn='positive' keeps it there", "0", "scale=0.05, learn='channel'")
         post_norm = site.wiring.style == "post"
@@ -108,7 +108,7 @@ class ContraNorm(Edit):
         self.identity = identity if identity is not None else like_bert and site.host.name != "albert"
         # The code for ViT has (1+s)X − s·SX where s is fixed, and sX − s·SX where it is learned.
         self.without_one = self.identity and like_vit and learn != "no"
-        self.temperature = within("temperature", temperature, 1e-3, 1e3)
+        self.temperature = within("temperature", temperature, 1e-3, 1e3, usual=1.0)
         self.dual, self.unit, self.positive = dual, unit, learn == "positive"
         self.fixed: float | None = scale if learn == "no" else None
         if learn != "no":

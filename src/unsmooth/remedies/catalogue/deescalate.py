@@ -81,7 +81,7 @@ class Deescalate(Edit):
         self.place, self.keep_first, self.whole = place, first == "keep", mean == "all"
         # In a parallel block there is no stream between attention and MLP: the addition is the block's.
         self.at_block = place == "residual" and site.wiring.style == "parallel"
-        self.prior = within("prior", prior, 0.0, 1e6)
+        self.prior = within("prior", prior, 0.0, 1e6, usual=1.0)
         self.fixed: float | None = tau if learn == "no" else None
         if learn != "no":
             heads = site.wiring.heads

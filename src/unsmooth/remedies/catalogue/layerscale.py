@@ -69,7 +69,7 @@ class LayerScale(Edit):
 
     def __init__(self, site: Site, *, start: float | None = None) -> None:
         super().__init__(site)
-        start = usual_start(site.depth) if start is None else within("start", start, -10.0, 10.0)
+        start = usual_start(site.depth) if start is None else within("start", start, -10.0, 10.0, usual=0.1)
         self.gamma = nn.Parameter(torch.full((2, site.dim), start, **site.like_weights()))
 
     @classmethod

@@ -65,7 +65,7 @@ class PairNorm(Edit):
         super().__init__(site)
         choice("scale_by", scale_by, ["all", "token", "first"])
         choice("place", place, list(_PLACES))
-        self.scale = site.dim**0.5 if scale is None else within("scale", scale, 1e-6, 1e6)
+        self.scale = site.dim**0.5 if scale is None else within("scale", scale, 1e-6, 1e6, usual=1.0)
         self.scale_by, self.place = scale_by, place
 
     def places(self) -> tuple[str, ...]:

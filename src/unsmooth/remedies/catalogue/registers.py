@@ -65,7 +65,7 @@ class Registers(Edit):
         super().__init__(site)
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 1024:
             raise expected("count as a whole number from 0 to 1024", repr(count), "count=4")
-        self.count, self.std = count, within("std", std, 0.0, 10.0)
+        self.count, self.std = count, within("std", std, 0.0, 10.0, usual=1e-6)
         self.drops = False
         # Only the first block has them: see `arrange`.
         self.register_parameter("tokens", None)

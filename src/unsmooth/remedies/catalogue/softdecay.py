@@ -70,7 +70,7 @@ class SoftDecay(Edit):
         super().__init__(site)
         choice("learn", learn, ["layer", "no"])
         choice("variant", variant, ["paper", "official"])
-        alpha = within("alpha", alpha, -0.99, 0.0)
+        alpha = within("alpha", alpha, -0.99, 0.0, usual=-0.2)
         self.official = variant == "official"
         self.fixed: float | None = alpha if learn == "no" else None
         if learn == "layer":

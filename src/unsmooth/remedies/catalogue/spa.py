@@ -71,7 +71,7 @@ class SignalPreserving(Redrawing):
         choice("init", init, ["paper", "keep"])
         choice("skip", skip, ["keep", "drop"])
         self.kind, self.starts_anew, self.drops_skip = kind, init == "paper", skip == "drop"
-        step = within("last", last, 0.01, 0.9999) / site.depth
+        step = within("last", last, 0.01, 0.9999, usual=0.8) / site.depth
         self.before, self.after = step * site.index, step * (site.index + 1)
         self._kept: tuple[tuple[int, torch.device], tuple[Tensor, Tensor]] | None = None
 

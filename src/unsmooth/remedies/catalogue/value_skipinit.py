@@ -69,7 +69,7 @@ class ValueSkipInit(Edit):
         for name, number in {"alpha": alpha, "beta": beta}.items():
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
             shape = (site.wiring.heads.query,) if learn == "head" else (1,)
-            start = torch.full(shape, within(name, number, -10.0, 10.0), **site.like_weights())
+            start = torch.full(shape, within(name, number, -10.0, 10.0, usual=1.0), **site.like_weights())
             if learn == "no":
                 self.register_buffer(name, start, persistent=False)
             else:
