@@ -193,6 +193,9 @@ def are_one_way(seen: Tensor) -> bool:
     """
     seen = seen[..., -seen.shape[-2] :]
     real = seen.diagonal(dim1=-2, dim2=-1)
+    each_other = seen.diagonal(1, dim1=-2, dim2=-1) & seen.diagonal(-1, dim1=-2, dim2=-1)
+    if bool((each_other | ~(real[..., :-1] & real[..., 1:])).all()):
+        return False  # as neighbours do almost everywhere; what follows is as large as the mask, and larger
     seen = seen & real.unsqueeze(-1) & real.unsqueeze(-2)
     return not torch.equal(_looked_past(seen), _looked_past(seen.mT))
 

@@ -11,7 +11,9 @@ default of `last` are ours. Mode map: triangular maps have their diagonal for ei
 for the others the ratio of the diagonals of both factors, at most 1.
 
 ``init="paper"`` starts from scratch: queries zero, values and output orthogonal; ``skip="drop"`` takes away the way
-past attention, as the paper does. Norms stay; their place is another remedy's matter. P and D are not learned.
+past attention, as the paper does. Norms stay; their place is another remedy's matter. P and D are not learned. What a
+host adds to its logits besides (Transformer-XL's u and v, which all layers share) stays as it is, and the start is the
+paper's where that is zero, as it is before training.
 
 No neutral setting: no ρ gives back plain attention. Causal only, as the factors are triangular; a token's place counts
 the real tokens of its sequence, those in the key/value cache included. Where attention is held to a window, that gets
