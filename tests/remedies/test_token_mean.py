@@ -180,3 +180,30 @@ def test_kernels_without_a_mask_are_told_of_packed_rows_otherwise(told: dict[str
     block.self_attn.config = FlashConfig()
     enter(block, (x,), {"attention_mask": None, **told})
     assert enter.now.held["call"].starts_BN.nonzero()[:, 1].tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_decoder_that_is_told_to_see_both_ways(attention: str) -> None:
+    host = BY_NAME["llama"]
+    plain = host.model()
+    plain.config.is_causal = False
+    plain.set_attn_implementation(attention)
+    model, noted = remedies.apply(plain, "centred", tau=1.0, layers=[0]), []
+    inner = model.model.layers[0].self_attn
+    inner.v_proj.register_forward_hook(lambda module, args, values: noted.append(values))
+    inner.o_proj.register_forward_pre_hook(lambda module, args: noted.append(args[0]))
+    with torch.no_grad():
+        model(input_ids=host.inputs())
+        values, centred = noted
+        noted.clear()
+        remedies.undo(model)(input_ids=host.inputs())
+    mean = values.mean(1, keepdim=True).unflatten(-1, (2, 8)).repeat_interleave(2, dim=2).flatten(2)
+    torch.testing.assert_close(centred, noted[1] - mean)
+
+
+def test_what_only_a_decoder_can_have_or_cannot_goes_by_what_it_is_told() -> None:
+    model = BY_NAME["llama"].model()
+    model.config.is_causal = False
+    with pytest.raises(UnsmoothError, match="its attention is not causal"):
+        remedies.apply(model, "spa")
+    remedies.apply(model, "softdecay")(input_ids=BY_NAME["llama"].inputs())

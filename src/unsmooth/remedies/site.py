@@ -86,7 +86,9 @@ def is_causal(attention: nn.Module, wiring: Wiring) -> bool | None:
         return wiring.causal
     if isinstance(attention, nn.MultiheadAttention):
         return None
-    return bool(getattr(attention, "is_causal", False))
+    # Transformers lets the tokens of a decoder see all others where its configuration says so.
+    both_ways = getattr(getattr(attention, "config", None), "is_causal", True) is False
+    return bool(getattr(attention, "is_causal", False)) and not both_ways
 
 
 def as_in_out(module: nn.Module, name: str) -> Tensor:
