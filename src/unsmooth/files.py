@@ -149,5 +149,18 @@ class Saved:
             raise expected(f"a whole {file} in {folder}", type(error).__name__, self.again) from None
 
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def is_of_the_disk(error: Exception) -> bool:
+    """Whether an error comes of a disk that is full, over its quota, read-only or broken.
+
+    >>> is_of_the_disk(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))), is_of_the_disk(ValueError("no"))
+    (True, False)
+    """
+    # Told by its words: whoever saves puts the error in a line of its own, which is what other processes get.
+    return any(os.strerror(number) in str(error) for number in _OF_THE_DISK)
+
+
 def _not_writable(what: str, folder: Path, error: OSError) -> UnsmoothError:
     return expected(what, f"{error.strerror or type(error).__name__}: {folder}", "another folder")

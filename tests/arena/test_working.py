@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -264,6 +265,24 @@ def test_a_budget_of_time_is_settled_once_for_all_remedies(tmp_path: Path) -> No
     made = [of(tmp_path, f"vit_cifar100/{remedy}/seed-0-rate-0.001.json")["made"]["steps"] for remedy in small.remedies]
     assert made == [settled["steps"]] * 2
     assert carried_out(plan(rates=(1e-3,), seeds=1, budget=Budget.read("0.020 s")), tmp_path)[1] == []
+
+
+def test_a_full_disk_ends_the_arena_and_is_no_failure_of_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, folder = plan("deescalate", "sharpen", rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
+    carry_out_arena(plan("sharpen", rates=(1e-3,), seeds=1), folder)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("unsmooth.training.checkpoint._check_space", full)
+        with pytest.raises(UnsmoothError, match="No space left on device"):
+            carry_out_arena(small, folder, call="first")
+    assert [line.failures for line in standings(small, folder).lines] == [(), (), ()]
+    carry_out_arena(small, folder, call="second")
+    assert all(line.done for line in standings(small, folder).lines)
 
 
 def test_a_remedy_that_fails_is_told_and_tried_again_by_another_call(

@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
         checkpoints.save(3, state(3))
     assert str(caught.value) == (
         f"Expected room to save step 3 in {tmp_path} but got No space left on device. "
-        "Try freeing space, then `unsmooth train --resume`; earlier checkpoints are whole."
+        "Try freeing space, then `unsmooth train --resume` or the arena's command again; earlier checkpoints are whole."
     )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     monkeypatch.undo()

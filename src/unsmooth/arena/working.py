@@ -20,6 +20,7 @@ from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
 from unsmooth.evidence.together import train_together
+from unsmooth.files import is_of_the_disk
 from unsmooth.training import TASKS, Config
 from unsmooth.training.data.hold_out import HoldOutError
 from unsmooth.training.driving import Tell
@@ -42,7 +43,7 @@ def carry_out_arena(
     """Train everything that an arena wants and nobody else is at: of each entrant first its rates, then its seeds.
 
     A remedy that a model refuses, or that fails for any other reason than its loss, is written down with the reason
-    and tried again by another call. What goes wrong with a plain model is raised.
+    and tried again by another call. What goes wrong with a plain model, or with the disk, is raised.
 
     Args:
         plan: What is wanted.
@@ -224,8 +225,8 @@ class _Work:
             except (HeldError, HoldOutError, OtherResultsError):
                 raise
             except Exception as error:
-                if entrant.remedy == PLAIN or not self._alive():
-                    raise
+                if entrant.remedy == PLAIN or is_of_the_disk(error) or not self._alive():
+                    raise  # no other remedy would fare better
                 words = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 self.folder.write_trouble(entrant, "failed", words, self.call)
                 return

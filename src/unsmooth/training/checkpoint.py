@@ -131,7 +131,8 @@ class Checkpoints:
             yield
         except (OSError, UnsmoothError) as error:
             freed = f"freeing {size / 2**20:,.0f} MiB" if size >= 2**20 else "freeing space"
-            hint = f"{freed}, then `unsmooth train --resume`; earlier checkpoints are whole"
+            again = "`unsmooth train --resume` or the arena's command again"
+            hint = f"{freed}, then {again}; earlier checkpoints are whole"
             raise expected(f"room to save step {step} in {self.folder}", _reason(error), hint) from None
 
     def _enter(self, name: str, digest: str) -> None:

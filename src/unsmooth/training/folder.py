@@ -134,7 +134,7 @@ class Lines:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite(fields)) + "\n")
         except OSError as error:
-            hint = "freeing space, then `unsmooth train --resume`"
+            hint = "freeing space, then `unsmooth train --resume` or the arena's command again"
             raise expected(f"room for a line in {self.path}", error.strerror or type(error).__name__, hint) from None
 
     def read(self) -> list[dict[str, Any]]:
