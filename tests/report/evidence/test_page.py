@@ -11,7 +11,9 @@ from tests.report.evidence.fake_entries import VERDICTS, FakeClaim
 from tests.report.fakes import HOSTILE
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Entry, Store
+from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.report.evidence import figure, words
+from unsmooth.report.evidence.figures import panel_svg
 from unsmooth.report.evidence.studies import studies_of, variant_cells
 
 pytest.importorskip("altair", reason="the report extra is not installed")
@@ -25,6 +27,20 @@ def text(html: str) -> str:
 @pytest.fixture
 def page(reports: dict[str, Path]) -> str:
     return reports["ledger"].read_text(encoding="utf-8")
+
+
+def test_a_long_title_begins_where_the_picture_does() -> None:
+    panel = Panel("mean cosine at the start, depth=12 norm=pre (1", "layer", "y", [Series("plain", [0, 1], [0.1, 0.2])])
+    svg = panel_svg(Figure("", [panel]), panel)
+    assert svg is not None
+    inner, of_title = (
+        float(re.search(pattern, svg)[1])  # type: ignore[index]
+        for pattern in (
+            r'miterlimit="10" transform="translate\(([-\d.]+),',
+            r'role-title"><g transform="translate\(([-\d.]+),',
+        )
+    )
+    assert inner + of_title < 10  # pixels from the left; over the plot alone it would begin at about 50
 
 
 def test_policy_forbids_the_network_and_every_script(reports: dict[str, Path]) -> None:

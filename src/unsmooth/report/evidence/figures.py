@@ -66,6 +66,8 @@ def panel_svg(drawn: Figure, panel: Panel) -> str | None:
     config = _config("currentColor", "currentColor", "transparent")
     config["axis"].update(gridOpacity=0.12, domainOpacity=0.5, tickOpacity=0.5)
     config["rule"]["opacity"] = 0.65
+    # Over the plot alone a long title would reach beyond the picture, and a narrow screen would cut it.
+    config["title"]["frame"] = "bounds"
     # All pictures of the page are equally wide, whatever their axes take of it.
     fitted = import_extra("altair").AutoSizeParams(type="fit-x", contains="padding")
     return chart_svg(chart.properties(width=_PAGE_WIDTH, autosize=fitted).configure(**config))
