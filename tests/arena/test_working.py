@@ -388,6 +388,13 @@ def test_rates_beyond_the_grid_are_trained_before_anything_is_scored(tmp_path: P
     assert carried_out(plan(seeds=1, widen=1), tmp_path)[1] == []
 
 
+def test_a_single_rate_that_was_chosen_among_several_keeps_the_scores(tmp_path: Path) -> None:
+    carried_out(plan(seeds=1, rates=(1e-3, 1e30)), tmp_path)
+    lines, moved = carried_out(plan(seeds=1, rates=(1e-3,)), tmp_path)
+    assert moved == []
+    assert all(line.done for line in lines.values())
+
+
 def learned_from(path: Path, data: dict[str, Any] | None, pattern: str = "*/*/*-*.json") -> None:
     """Have results say that they are of other data, or nothing about them."""
     for file in (path / "results").glob(pattern):
