@@ -220,7 +220,7 @@ def _print(found: Standings, page: Path | None) -> None:
     from rich.table import Table
 
     from unsmooth.cli.fitting import fitting
-    from unsmooth.report.arena import cells_of, failures_of, heads_of, notes_of, sentence_of
+    from unsmooth.report.arena import cells_of, failures_of, findings_of, heads_of, notes_of, sentence_of
 
     console = Console()
     table = Table(box=None)
@@ -238,6 +238,8 @@ def _print(found: Standings, page: Path | None) -> None:
         console.print(f"[yellow]note:[/yellow] {escape(failure)}", soft_wrap=True, highlight=False)
     for note in notes_of(found):
         console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True, highlight=False)
+    for finding in findings_of(found):
+        console.print(escape(finding), soft_wrap=True, highlight=False)
     console.print(f"[bold]{escape(sentence_of(found))}[/bold]", soft_wrap=True)
     if page is not None:
         console.print(f"page: {escape(str(page))}", soft_wrap=True)

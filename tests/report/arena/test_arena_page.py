@@ -9,7 +9,15 @@ import pytest
 
 from tests.arena.tiny_arenas import made_up, outcome, plan
 from unsmooth.arena import ArenaFolder, Entrant, Standings, standings
-from unsmooth.report.arena import arena_plate, cells_of, heads_of, notes_of, sentence_of, write_arena_report
+from unsmooth.report.arena import (
+    arena_plate,
+    cells_of,
+    findings_of,
+    heads_of,
+    notes_of,
+    sentence_of,
+    write_arena_report,
+)
 
 SCORES = {"plain": [0.50, 0.52, 0.51], "deescalate": [0.60, 0.63, 0.61], "sharpen": [0.40, 0.70, 0.55]}
 
@@ -43,10 +51,12 @@ def test_a_line_says_what_was_found(found: Standings) -> None:
 
 
 def test_the_sentence_counts(found: Standings) -> None:
-    assert sentence_of(found) == (
-        "Of 6 remedied models, better than plain: deescalate (norm=pre, norm=post); worse than plain: "
-        "none; no difference shown for 2; 2 without a comparison."
-    )
+    counts = "Of 6 remedied models, 2 better than plain, 0 worse; no difference shown for 2; 2 without a comparison."
+    assert sentence_of(found) == counts
+    names = ["norm=pre: better than plain: deescalate; worse than plain: none."]
+    assert findings_of(found)[:1] == names
+    assert arena_plate(found).notes[:2] == tuple(findings_of(found))
+    assert cells_of(found, found.lines[3])[6] == "–"  # a refused one has no cosine, neither at the start nor at the end
 
 
 def test_how_rates_were_chosen_is_told(tmp_path: Path) -> None:

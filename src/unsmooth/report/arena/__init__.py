@@ -4,6 +4,7 @@ from unsmooth.report.arena.plate import arena_plate, write_arena_report
 from unsmooth.report.arena.words import (
     cells_of,
     failures_of,
+    findings_of,
     heads_of,
     notes_of,
     rates_chosen_on,
@@ -15,6 +16,7 @@ __all__ = [
     "arena_plate",
     "cells_of",
     "failures_of",
+    "findings_of",
     "heads_of",
     "notes_of",
     "rates_chosen_on",

@@ -8,7 +8,16 @@ from pathlib import Path
 from unsmooth.arena.plan import PLAIN
 from unsmooth.arena.standing import Standing, Standings
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
-from unsmooth.report.arena.words import cells_of, failures_of, heads_of, notes_of, scale_of, scaled, sentence_of
+from unsmooth.report.arena.words import (
+    cells_of,
+    failures_of,
+    findings_of,
+    heads_of,
+    notes_of,
+    scale_of,
+    scaled,
+    sentence_of,
+)
 from unsmooth.report.plates import Plate, Table, write_plate
 from unsmooth.report.series import PALETTE
 
@@ -41,7 +50,7 @@ def arena_plate(found: Standings) -> Plate:
             [panel for model in found.plan.models for panel in _panels(found, model)],
         ),
         tables=tuple(_table(found, model) for model in found.plan.models),
-        notes=(*failures_of(found), *notes_of(found)),
+        notes=(*findings_of(found), *failures_of(found), *notes_of(found)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from unsmooth.arena.plan import PLAIN
+from unsmooth.arena.plan import PLAIN, Entrant
 from unsmooth.arena.standing import Standing, Standings
 from unsmooth.evidence.interval import LEVEL, Interval
 from unsmooth.report.evidence.words import in_words
@@ -58,7 +58,7 @@ def cells_of(found: Standings, line: Standing, *, naming: bool = True) -> tuple[
         _told(found, line.score, 1),
         _told(found, line.difference, 2),
         line.verdict or ("not finished" if _is_open(found, line) else "–"),
-        f"{_last(line.start)} → {_last(line.end)}",
+        f"{_last(line.start)} → {_last(line.end)}" if line.start or line.end else "–",
         f"{line.timing.ratio:.2f}×" if line.timing else "–",
         _memory(line),
         _briefly(line),
@@ -92,11 +92,7 @@ def _told(found: Standings, interval: Interval | None, digits: int) -> str:
 
 def failures_of(found: Standings) -> list[str]:
     """What failed, and why."""
-    return [
-        f"{_called(found, line.entrant.remedy, [line.entrant.model])} {failure}"
-        for line in found.lines
-        for failure in line.failures
-    ]
+    return [f"{_called(found, line.entrant)} {failure}" for line in found.lines for failure in line.failures]
 
 
 def _briefly(line: Standing) -> str:
@@ -124,27 +120,43 @@ def _memory(line: Standing) -> str:
 
 
 def sentence_of(found: Standings) -> str:
-    """How many remedies were shown to be better or worse than the plain model."""
+    """How many remedies were shown to be better or worse than the plain model; of a single model, which."""
     others = [line for line in found.lines if line.entrant.remedy != PLAIN]
     count = f"{len(others)} remedied model{'' if len(others) == 1 else 's'}"
     if _has_one_seed(found):
         return f"{count}, one seed each: no interval, so no verdict."
-    said = []
-    for word in ("better", "worse"):
-        where: dict[str, list[str]] = {}
-        for line in others:
-            if line.verdict == word:
-                where.setdefault(line.entrant.remedy, []).append(line.entrant.model)
-        named = [_called(found, remedy, models) for remedy, models in where.items()]
-        said.append(f"{word} than plain: {', '.join(named) or 'none'}")
-    neither = sum(line.verdict == "no difference shown" for line in others)
-    rest = len(others) - neither - sum(line.verdict in ("better", "worse") for line in others)
+    better, worse, neither = (
+        [line.entrant.remedy for line in others if line.verdict == word]
+        for word in ("better", "worse", "no difference shown")
+    )
+    # With several models the names would fill a screen.
+    shown = (
+        _shown(better, worse) if len(found.plan.models) == 1 else f"{len(better)} better than plain, {len(worse)} worse"
+    )
+    rest = len(others) - len(better) - len(worse) - len(neither)
     open_ones = f"; {rest} without a comparison" if rest else ""
-    return f"Of {count}, {'; '.join(said)}; no difference shown for {neither}{open_ones}."
+    return f"Of {count}, {shown}; no difference shown for {len(neither)}{open_ones}."
 
 
-def _called(found: Standings, remedy: str, models: Sequence[str]) -> str:
-    return f"{remedy} ({', '.join(models)})" if len(found.plan.models) > 1 else remedy
+def findings_of(found: Standings) -> list[str]:
+    """Of several models a line each: which remedies were shown to be better or worse; empty for one model or seed."""
+    if len(found.plan.models) == 1 or _has_one_seed(found):
+        return []
+    said = []
+    for model in found.plan.models:
+        better, worse = (
+            [line.entrant.remedy for line in found.of(model) if line.verdict == word] for word in ("better", "worse")
+        )
+        said.append(f"{model}: {_shown(better, worse)}.")
+    return said
+
+
+def _shown(better: Sequence[str], worse: Sequence[str]) -> str:
+    return f"better than plain: {', '.join(better) or 'none'}; worse than plain: {', '.join(worse) or 'none'}"
+
+
+def _called(found: Standings, entrant: Entrant) -> str:
+    return f"{entrant.remedy} ({entrant.model})" if len(found.plan.models) > 1 else entrant.remedy
 
 
 def rates_in_words(rates: Sequence[float], widen: int) -> str:
