@@ -13,7 +13,7 @@ from tests.cli.test_train import SMALL
 from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, standings
 from unsmooth.cli import app
 from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
-from unsmooth.cli.arena import _print
+from unsmooth.cli.arena import _print, _tell
 from unsmooth.report.arena import cells_of, heads_of
 
 WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
@@ -41,6 +41,19 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+def test_results_of_remedies_that_are_not_named_again_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = plan("deescalate", "sharpen"), plan("deescalate")
+    folder = ArenaFolder(tmp_path)
+    made_up(folder, first, {remedy: [0.5, 0.6] for remedy in first.remedies})
+    for wanted, told in ((first, ""), (second, "also has results of vit_cifar100/sharpen. Name all of them for one")):
+        _tell(standings(wanted, folder), folder, False, False)
+        said = capsys.readouterr().err
+        assert told in said
+        assert bool(told) == ("also has" in said)
 
 
 def test_ctrl_c_is_told_and_has_a_code_of_its_own(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unsmooth.arena.plan import Entrant, slug
+from unsmooth.arena.plan import Entrant, Plan, slug
 from unsmooth.arena.stopwatch import Timing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.study import Trained
@@ -70,6 +70,12 @@ class ArenaFolder:
             with suppress(FileNotFoundError):  # another process has just taken it away
                 found[path] = path.stat().st_mtime_ns
         return found
+
+    def unnamed(self, plan: Plan) -> list[str]:
+        """Places of entrants that have scores here and are not in the plan, such as those of an earlier command."""
+        named = {entrant.place for entrant in plan.entrants}
+        scored = {path.parent for path in (self.path / "results").glob("*/*/seed-*.json")}
+        return sorted({f"{path.parent.name}/{path.name}" for path in scored} - named)
 
     def results(self, entrant: Entrant) -> Path:
         """Of one entrant."""

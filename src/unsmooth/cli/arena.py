@@ -212,6 +212,13 @@ def _tell(found: Standings, folder: ArenaFolder, as_json: bool, quiet: bool) -> 
         typer.echo(json.dumps({**found.to_json(), "page": page and str(page)}, ensure_ascii=False, allow_nan=False))
     elif not quiet:
         _print(found, page)
+        if others := folder.unnamed(found.plan):
+            told = f"{folder.path} also has results of {_listed(others)}. Name all of them for one table."
+            typer.echo(f"unsmooth: {told}", err=True)
+
+
+def _listed(places: list[str]) -> str:
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _print(found: Standings, page: Path | None) -> None:
@@ -251,7 +258,7 @@ def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
     from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED
 
     if left := left_over(plan, folder, call):
-        named = ", ".join(one.place for one in left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+        named = _listed([one.place for one in left])
         typer.echo(f"unsmooth: {named} not done yet. The same command goes on from there.", err=True)
         return EXIT_NOT_FINISHED
     failed = [one for one in plan.entrants if (folder.trouble(one) or {}).get("state") == "failed"]
