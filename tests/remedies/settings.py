@@ -96,7 +96,9 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "b2t": {
         "paper": Setting({"weight": 0.5}, refused_by=_NOT_POST_NORM),
-        "paper, norms dropped": Setting({"weight": 0.5, "norm": "drop"}, refused_by=_NOT_POST_NORM),
+        "paper, norms dropped": Setting(
+            {"weight": 0.5, "norm": "drop"}, refused_by=(*_NOT_POST_NORM, "torch_decoder_post")
+        ),
         "official": Setting({"variant": "official"}, refused_by=_NOT_POST_NORM, as_loaded={"variant": "paper"}),
     },
     "centred": {

@@ -87,6 +87,16 @@ def test_pre_norm_blocks_are_refused(name: str) -> None:
     before.check(model)
 
 
+def test_norms_are_dropped_all_or_none() -> None:
+    """Cross-attention has a norm of its own, which would stay."""
+    model = BY_NAME["torch_decoder_post"].model()
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match="cross-attention adds to the stream too, and would keep its norm"):
+        unsmooth.apply(model, "b2t", norm="drop")
+    before.check(model)
+    unsmooth.apply(model, "b2t")
+
+
 @pytest.mark.parametrize("name", ["bert", "albert", "torch_post"])
 def test_neutral_and_undo(name: str) -> None:
     plain = exact(name)

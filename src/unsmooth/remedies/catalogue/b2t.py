@@ -7,8 +7,8 @@ behind options: ``variant="official"`` multiplies every matrix of the block by 1
 ``norm="drop"`` is its form without norms, :math:`y = w\,x + s\,(x' + \mathrm{mlp}(x'))` with :math:`x' = x +
 \mathrm{att}(x)`, :math:`w = \min(L^{-0.15}, L/12)` and :math:`s = d^{-0.2}`, L layers of width d.
 
-Neutral at ``weight=0.0, norm="keep", variant="paper"``. Only for post-norm blocks. Causal: nothing looks across tokens.
-Cost: one addition per block.
+Neutral at ``weight=0.0, norm="keep", variant="paper"``. Only for post-norm blocks; without norms only for those without
+cross-attention, whose norm would stay. Causal: nothing looks across tokens. Cost: one addition per block.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
 from unsmooth.remedies.block import HOME
+from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.norms import Dropped, are_dropped, drop_norms, put_back_norms, take_norms_out, who_needs_norms
@@ -90,9 +91,11 @@ class B2T(Redrawing):
             return "it has its norms before the branches: its input reaches its output past every norm already"
         if are_dropped(site):
             return "another remedy has dropped the norms that it goes in front of"
-        other = who_needs_norms(site) if options.get("norm") == "drop" else None
-        if other is not None:
-            return f'{other} rests on the norms that norm="drop" takes away'
+        if options.get("norm") == "drop":
+            if (reason := crossed(site, 'and would keep its norm; norm="keep" works')) is not None:
+                return reason
+            if (other := who_needs_norms(site)) is not None:
+                return f'{other} rests on the norms that norm="drop" takes away'
         if options.get("variant") == "official" and any(is_derived(module) for module in site.block.modules()):
             return "another remedy computes its value and output weights, which cannot be multiplied"
         return None
