@@ -178,6 +178,21 @@ def test_half_precision_keeps_its_vectors() -> None:
     assert size(blocks_of(model)[0].linear1.weight.float()) == pytest.approx(1.0, abs=4e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "torch_pre"])
+def test_neutral_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    """A γ of eight bits is not σ, and γ/σ would round to less than one."""
+    host, plain = BY_NAME[name], BY_NAME[name].model().to(dtype)
+    inputs = host.inputs()
+    call = host.call(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+    wanted = host.output(plain, call)
+    model = unsmooth.apply(plain, "sigma_reparam", variant="official")
+    assert torch.equal(host.output(model, call), wanted)
+    again = unsmooth.apply(host.model().to(dtype), "sigma_reparam")
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(host.output(again, call), wanted)
+
+
 @pytest.mark.parametrize(
     ("spoil", "options", "message"),
     [

@@ -128,7 +128,7 @@ class SigmaReparam(Edit):
 
     def report(self) -> Mapping[str, float]:
         """γ of every weight."""
-        return {f"gamma of {one.place.path}": float(gathered(one.gamma.detach())) for one in self._each()}
+        return {f"gamma of {one.place.path}": float(one.rest + gathered(one.gamma.detach())) for one in self._each()}
 
     def _each(self) -> Iterator[Reparametrised]:
         return (one for one in self.weights.values() if isinstance(one, Reparametrised))
@@ -175,6 +175,7 @@ class Reparametrised(ExactBuffers):
 
     left: Tensor
     right: Tensor
+    rest: Tensor
 
     def __init__(self, place: _Place, keeps_size: bool) -> None:
         super().__init__()
@@ -185,6 +186,8 @@ class Reparametrised(ExactBuffers):
         self.gamma = nn.Parameter(torch.ones(1, dtype=raw.dtype, device=raw.device))
         self.register_buffer("left", raw.new_zeros(raw.shape[0], dtype=exact))
         self.register_buffer("right", raw.new_zeros(raw.shape[1], dtype=exact))
+        # What a γ in half precision cannot hold of σ where it starts, so that γ/σ is one there too.
+        self.register_buffer("rest", raw.new_zeros(1, dtype=exact))
         self.begin(raw)
 
     @torch.no_grad()
@@ -194,7 +197,9 @@ class Reparametrised(ExactBuffers):
         left_LM, right_LD, _ = power_step(raw.to(right_D.dtype).unsqueeze(0), right_D.unsqueeze(0))
         copy_all([self.left, self.right], [left_LM[0], right_LD[0]])
         # Worked out as it is in evaluation, so that γ/σ is 1 to the bit.
-        self.gamma.fill_(self._size(raw, *self._ahead(raw)) if self.keeps_size else 1.0)
+        size = self._size(raw, *self._ahead(raw)) if self.keeps_size else torch.ones_like(self.rest[0])
+        self.gamma.fill_(size)
+        self.rest.fill_(size - size.to(self.gamma.dtype))
 
     def alike(self) -> Any:
         """What weights that are stacked must share; sharded ones are gathered one by one."""
@@ -209,7 +214,7 @@ class Reparametrised(ExactBuffers):
         # Copies: another pass may step before the gradient of this one is due.
         ends = (self.left.clone(), self.right.clone()) if self.training else self._ahead(raw.detach())
         size = self._size(raw, *ends)
-        return raw * (self.gamma.to(size.dtype) / size).to(raw.dtype)
+        return raw * ((self.rest + self.gamma) / size).to(raw.dtype)
 
     def _ahead(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         left_LM, right_LD, _ = power_step(raw.to(self.right.dtype).unsqueeze(0), self.right.unsqueeze(0))
