@@ -76,6 +76,28 @@ def test_a_module_of_two_blocks_counts_as_two() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "options", "path"),
+    [
+        ("sigma_reparam", {}, "linear1"),
+        ("rezero", {}, "norm1"),
+        ("skipinit", {}, "norm2"),
+        ("deepnorm", {"init": "keep"}, "norm1"),
+        ("b2t", {"norm": "drop"}, "norm2"),
+    ],
+)
+def test_what_would_be_changed_for_another_block_too_is_refused(name: str, options: dict[str, Any], path: str) -> None:
+    model = BY_NAME["torch_post"].model()
+    setattr(model.layers[1], path, model.layers[0].get_submodule(path))
+    before = Snapshot.of(model)
+    for layers in (None, [1]):
+        with pytest.raises(UnsmoothError, match=f"it changes '{path}', which is also a part of another block"):
+            unsmooth.apply(model, name, layers=layers, **options)
+        before.check(model)
+    unsmooth.undo(unsmooth.apply(model, name, layers=2, **options))
+    before.check(model)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "paths"),
     [
         ("norm_signs", {}, NORMS),

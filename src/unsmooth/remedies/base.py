@@ -172,6 +172,13 @@ class Edit(nn.Module):
         """
         return ()
 
+    def alters(self, site: Site) -> Iterable[nn.Module]:
+        """The modules of the block in which `install` changes more than weights: what they do, or read.
+
+        It is not given where they are a part of another block too, which would be changed along with this one.
+        """
+        return ()
+
     def install(self, site: Site) -> None:
         """Change weights, where the remedy does; called once, after all checks have passed."""
 

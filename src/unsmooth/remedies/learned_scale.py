@@ -15,7 +15,7 @@ from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, choice, within
 from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.norms import Dropped, drop_norms, put_back_norms, take_norms_out, who_needs_norms
+from unsmooth.remedies.norms import Dropped, drop_norms, norms_of, put_back_norms, take_norms_out, who_needs_norms
 from unsmooth.remedies.site import Site
 
 
@@ -55,6 +55,10 @@ class LearnedScale(Edit):
             return reason
         other = who_needs_norms(site) if options.get("norm") == "drop" else None
         return None if other is None else f'{other} rests on the norms that norm="drop" takes away'
+
+    def alters(self, site: Site) -> Iterable[nn.Module]:
+        """The norms that it drops."""
+        return norms_of(site) if self.drops else ()
 
     def install(self, site: Site) -> None:
         """Drop the norms."""

@@ -30,6 +30,11 @@ class Dropped:
     like: Mapping[str, Any]
 
 
+def norms_of(site: Site) -> list[nn.Module]:
+    """Every norm of a block that `drop_norms` makes do nothing."""
+    return [part(site.block, path) for path in site.wiring.all_norms]
+
+
 def drop_norms(site: Site) -> list[Dropped]:
     """Make every norm of a block do nothing. Returns what they were.
 
@@ -41,13 +46,13 @@ def drop_norms(site: Site) -> list[Dropped]:
     >>> norm, list(norm.state_dict())
     (LayerNorm((2,), eps=1e-05, elementwise_affine=True...), ['weight', 'bias'])
     """
-    return [_drop(part(site.block, path), site.like_weights()) for path in site.wiring.all_norms]
+    return [_drop(norm, site.like_weights()) for norm in norms_of(site)]
 
 
 def put_back_norms(site: Site, dropped: list[Dropped]) -> None:
     """Make them the norms they were."""
-    for path, was in zip(site.wiring.all_norms, dropped, strict=False):
-        _put_back(part(site.block, path), was, site.like_weights())
+    for norm, was in zip(norms_of(site), dropped, strict=False):
+        _put_back(norm, was, site.like_weights())
 
 
 def take_norms_out(state: dict[str, Any], block_prefix: str, site: Site, dropped: list[Dropped]) -> None:
@@ -92,7 +97,7 @@ class AddedNorm(nn.Module):
 
 def are_dropped(site: Site) -> bool:
     """Whether a remedy has dropped the norms of a block."""
-    return any(isinstance(part(site.block, path), DroppedNorm) for path in site.wiring.all_norms)
+    return any(isinstance(norm, DroppedNorm) for norm in norms_of(site))
 
 
 def who_needs_norms(site: Site) -> str | None:

@@ -1,4 +1,4 @@
-"""Weights that several modules hold: what one block's remedy writes into them, every other holder would read too."""
+"""Weights and modules that several hold: what one block's remedy does to them, every other holder would have too."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ from unsmooth.remedies.site import Site
 
 
 def check_installs(model: nn.Module, sites: Iterable[Site], chosen: Sequence[tuple[Site, Edit]]) -> None:
-    """Refuse edits that would write, as they are installed, weights which are not their block's alone.
+    """Refuse edits that would change, as they are installed, weights or modules which are not their block's alone.
 
     Args:
         model: The whole model.
         sites: Every block of its stacks.
         chosen: The edits, with the block that each is for.
     """
-    tied = tied_weights(model, [site.block for site in sites])
+    blocks = [site.block for site in sites]
+    tied, shared = tied_weights(model, blocks), shared_modules(blocks)
     for site, edit in chosen:
         name = _first(site, edit.writes(site), tied)
         if name is not None:
             raise UnsmoothError(
                 f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it writes {name!r}, which is "
                 "also a weight of another module, so that it would be written for both."
+            )
+        altered = {id(module) for module in edit.alters(site)} & shared
+        name = next((name for name, module in site.block.named_modules() if id(module) in altered), None)
+        if name is not None:
+            raise UnsmoothError(
+                f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it changes {name!r}, which is "
+                "also a part of another block, so that it would be changed for both."
             )
 
 
@@ -69,6 +77,20 @@ def tied_weights(model: nn.Module, blocks: Iterable[nn.Module]) -> set[int]:
             note(module, id(None))
     holders.pop(id(None), None)  # a bias that is not there
     return {parameter for parameter, found in holders.items() if len(found) > 1}
+
+
+def shared_modules(blocks: Iterable[nn.Module]) -> set[int]:
+    """The ids of modules that are a part of several blocks.
+
+    >>> one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> shared_modules([nn.Sequential(one, two), nn.Sequential(one)]) == {id(one)}
+    True
+    """
+    holders: dict[int, set[int]] = {}
+    for block in blocks:
+        for module in block.modules():
+            holders.setdefault(id(module), set()).add(id(block))
+    return {module for module, found in holders.items() if len(found) > 1}
 
 
 def _first(site: Site, weights: Iterable[nn.Parameter], tied: set[int]) -> str | None:

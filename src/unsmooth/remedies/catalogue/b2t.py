@@ -13,10 +13,10 @@ cross-attention, whose norm would stay. Causal: nothing looks across tokens. Cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, choice, remedy, within
@@ -24,7 +24,15 @@ from unsmooth.remedies.block import HOME
 from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
-from unsmooth.remedies.norms import Dropped, are_dropped, drop_norms, put_back_norms, take_norms_out, who_needs_norms
+from unsmooth.remedies.norms import (
+    Dropped,
+    are_dropped,
+    drop_norms,
+    norms_of,
+    put_back_norms,
+    take_norms_out,
+    who_needs_norms,
+)
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site
 
@@ -103,6 +111,10 @@ class B2T(Redrawing):
     def places(self) -> tuple[str, ...]:
         """In front of the last norm, or at the block's output where there is none."""
         return ("on_block",) if self.drops else ("on_mlp_sum",)
+
+    def alters(self, site: Site) -> Iterable[nn.Module]:
+        """The norms, where it drops them."""
+        return norms_of(site) if self.drops else ()
 
     def install(self, site: Site) -> None:
         """Drop norms and shrink weights, where the options say so."""

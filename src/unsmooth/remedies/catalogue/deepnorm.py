@@ -99,6 +99,10 @@ class DeepNorm(Redrawing):
             return 'another remedy computes its value and output weights, so there are none to draw; init="keep" works'
         return None
 
+    def alters(self, site: Site) -> Iterable[nn.Module]:
+        """The norms, whose eps is set."""
+        return _norms(site)
+
     def install(self, site: Site) -> None:
         """Scale eps with the square of what the norm reads; start V, O and the MLP anew."""
         self.own_eps = [float(norm.eps) for norm in _norms(site)]

@@ -94,6 +94,10 @@ class SigmaReparam(Edit):
         for together in grouped(due, Reparametrised.alike, lambda one: one.place.raw().numel()):
             _step(together)
 
+    def alters(self, site: Site) -> Iterable[nn.Module]:
+        """Every linear map: read by two blocks, it would have a γ of each, and only one can count."""
+        return [one.place.module for one in self._each()]
+
     def install(self, site: Site) -> None:
         """Have every weight read through its factor."""
         for one in self._each():
