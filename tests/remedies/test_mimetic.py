@@ -101,6 +101,25 @@ def test_heads_that_share_keys_and_values() -> None:
     assert np.abs(found["q"][0] - found["q"][1]).max() > 0.01
 
 
+@pytest.mark.parametrize(("name", "scale"), [("t5_encoder", 1.0), ("gemma2", 256**-0.5)])
+def test_logits_start_the_same_where_they_are_scaled_otherwise(name: str, scale: float) -> None:
+    model = exact(name)
+    unsmooth.apply(model, "mimetic", layers=0, query_alpha=0.0, query_beta=0.5)
+    if name == "gemma2":
+        inner = model.model.layers[0].self_attn
+        query, key = inner.q_proj, inner.k_proj
+        assert model.config.query_pre_attn_scalar == 256
+    else:
+        inner = model.encoder.block[0].layer[0].SelfAttention
+        query, key = inner.q, inner.k
+    for head in range(HEADS):
+        keys = head * len(key.weight) // len(query.weight)
+        product = apart(query.weight, HEADS)[head] @ apart(key.weight, len(key.weight) // E)[keys].T
+        logits = scale * product * E**0.5  # a projection by half, divided by √E, on any other host
+        assert np.trace(logits) == pytest.approx(0.5 * E)
+        np.testing.assert_allclose(logits @ logits, 0.5 * logits, atol=1e-12)
+
+
 def test_without_noise_it_is_the_identity() -> None:
     model = unsmooth.apply(exact("bert"), "mimetic", alpha=0.0, beta=0.25, query_alpha=0.0, query_beta=0.5)
     for block in blocks_of(model):

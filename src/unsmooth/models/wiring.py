@@ -39,6 +39,7 @@ class Wiring:
         gains: The parameters (dim,) that what attention and MLP give is multiplied by before it is added (LayerScale),
             as paths; None where there are none.
         causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
+        logit_scale: What queries times keys are multiplied by; None for the usual 1/√(head dim).
         windowed: Whether attention works inside windows of the image, so that values and heads are (batch · windows,
             tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
@@ -62,6 +63,7 @@ class Wiring:
     switch: tuple[str, str | bool, str | bool] | None = None
     gains: tuple[str, str] | None = None
     causal: bool | None = None
+    logit_scale: float | None = None
     windowed: bool = False
     dropout: str | None = None
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from unsmooth.models.block_parts import part
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 from unsmooth.models.wiring import Wiring
@@ -30,6 +31,7 @@ def gemma_wiring(block: nn.Module) -> Wiring:
         llama_wiring(block),
         norms=("input_layernorm", "pre_feedforward_layernorm"),
         output_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        logit_scale=getattr(part(block, "self_attn"), "scaling", None),  # by a number of its own in the configuration
     )
 
 

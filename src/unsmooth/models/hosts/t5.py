@@ -38,6 +38,7 @@ def t5_wiring(block: nn.Module) -> Wiring:
         norms=("layer.0.layer_norm", f"{_mlp(block)}.layer_norm"),
         mlp=linear_maps(block, f"{_mlp(block)}.DenseReluDense"),
         causal=_has_cross(block),
+        logit_scale=1.0,
     )
 
 

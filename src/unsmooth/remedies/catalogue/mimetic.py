@@ -6,8 +6,9 @@ with Z normal of variance 1/d, each its own. H near −βI sharpens: what a toke
 = β = 0.4 and α' = β' = 0.7, as two public copies of the authors' code have them; it was not at hand itself. A head's
 queries and keys are narrower than the stream, so their product is the nearest of their rank, by singular values. Where
 query heads share a key/value head, so do their products, each with a Z of its own, and what the values give is divided
-among them. Biases stay, and so does all else: the paper also starts positions as sinusoids, which are not a block's.
-`unsmooth.networks` start so with ``init="mimetic"``.
+among them. Logits are taken to be divided by √(head width); where a host scales them otherwise (T5: not at all),
+queries and keys make up for it. Biases stay, and so does all else: the paper also starts positions as sinusoids, which
+are not a block's. `unsmooth.networks` start so with ``init="mimetic"``.
 
 Weights are drawn once, and trained on from there; a checkpoint that is loaded later replaces them. A trained model
 forgets. Undoing it brings back the weights that were drawn over.
@@ -128,8 +129,11 @@ class Mimetic(Redrawing):
     def _draw_queries(self, site: Site) -> None:
         query_DKGE, key_DKE = self._weights(site)[-2:]
         heads, group = site.wiring.heads, site.wiring.group
+        usual = heads.dim**-0.5
+        more = usual / (site.wiring.logit_scale or usual)
+        alpha, beta = self.query_alpha * more, self.query_beta * more
         for head in range(heads.key_value):
-            left_FE, right_ED = near_identity(self.query_alpha, self.query_beta, site.dim, heads.dim, copies=group)
+            left_FE, right_ED = near_identity(alpha, beta, site.dim, heads.dim, copies=group)
             query_DKGE[:, head].copy_(left_FE.reshape(group, site.dim, -1).transpose(0, 1))
             key_DKE[:, head].copy_(right_ED.mT)
 
