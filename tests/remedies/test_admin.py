@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 
 import unsmooth
 from tests.remedies.by_hand import HANDS, POST, PRE, Edits, blocks_of, by_hand, exact, gradients_near, near, streams
@@ -121,6 +124,41 @@ def test_blocks_that_need_more_than_a_stream_start_at_one() -> None:
     calibrate(model, host.call(host.inputs()))
     assert edits[0].omega[0].eq(1.0).all()
     assert edits[2].omega.gt(1.0).all()
+
+
+def test_a_pass_that_fails_leaves_omega_as_it_was() -> None:
+    model = apply(BY_NAME["torch_post"].model(), "admin")
+    before = Snapshot.of(model)
+    rows = BY_NAME["torch_post"].inputs()
+    with pytest.raises(UnsmoothError, match="Expected finite numbers in the pass that sets ω but got ω = nan"):
+        calibrate(model, rows.index_fill(1, torch.tensor([3]), float("nan")))
+    before.check(model)
+    handle = model.layers[2].register_forward_pre_hook(lambda module, args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        calibrate(model, rows)
+    handle.remove()
+    before.check(model)
+
+
+def test_no_profile_of_weights_that_are_not_finite() -> None:
+    model = BY_NAME["torch_post"].model()
+    torch.nn.init.constant_(model.layers[1].linear1.bias, float("inf"))
+    with pytest.raises(UnsmoothError, match="finite numbers"):
+        apply(model, "admin")
+    assert not applied(model)
+    assert applied(apply(model, "admin", start="ones"))
+
+
+def test_sharded_models_come_too_late(tmp_path: Path) -> None:
+    """FSDP2 would forget what is written into the weights that it gathers for a pass."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = apply(BY_NAME["torch_post"].model(), "admin")
+        fully_shard(model)
+        with pytest.raises(UnsmoothError, match="calibrate before fully_shard"):
+            calibrate(model, BY_NAME["torch_post"].inputs())
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("order", [("admin", "deescalate"), ("deescalate", "admin")])

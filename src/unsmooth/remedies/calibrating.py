@@ -15,6 +15,7 @@ from unsmooth.models.watch import first_output
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import BlockRemedies
 from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.checking import is_sharded
 from unsmooth.remedies.hooks import turned
 from unsmooth.remedies.site import Site
 
@@ -33,7 +34,7 @@ def calibrate(model: M, batch: Any) -> M:
             or list. One batch of the training data is enough.
 
     Raises:
-        UnsmoothError: None of its remedies reads data.
+        UnsmoothError: None of its remedies reads data, or it is sharded already; the model is as it was.
 
     Example:
         >>> from unsmooth.remedies import apply
@@ -48,6 +49,8 @@ def calibrate(model: M, batch: Any) -> M:
     found = [edits for edits in _by_stack(model) if _reads_data(type(edits[0]))]
     if not found:
         raise expected("a model with a remedy that reads data", "none", 'unsmooth.apply(model, "admin") first')
+    if is_sharded(model):  # what is written while a pass has a weight whole is forgotten after it
+        raise expected("whole weights", "sharded ones", "unsmooth.remedies.calibrate before fully_shard")
     with in_evaluation(model):
         for edits in found:
             type(edits[0]).calibrate(edits, lambda: _call(model, batch))

@@ -49,13 +49,13 @@ def check_plain(model: nn.Module) -> None:
             raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
         if kind in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"):
             raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
-    if _is_sharded(model):
+    if is_sharded(model):
         raise expected("whole weights", "sharded ones", "unsmooth.apply before fully_shard")
 
 
 def check_whole(model: nn.Module) -> None:
     """Refuse to take remedies out of a sharded model: FSDP knows no parameters that come or go later."""
-    if _is_sharded(model):
+    if is_sharded(model):
         raise expected(
             "whole weights",
             "sharded ones",
@@ -64,7 +64,8 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
-def _is_sharded(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
+    """Whether some of its weights are spread over processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 

@@ -21,12 +21,14 @@ and one addition per branch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
 from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.calibrating import run_alone, runs_alone
@@ -100,10 +102,15 @@ class Admin(Edit):
         """Set each ω as a pass comes by."""
         shared = {"omega": 1.0}
         mine = [edit for edit in edits if isinstance(edit, Admin)]
+        before = [edit.omega.detach().clone() for edit in mine]
         try:
             for edit in mine:
                 edit.next = shared
             run()
+        except BaseException:
+            for edit, omega in zip(mine, before, strict=True):
+                edit.omega.data.copy_(omega)
+            raise
         finally:
             for edit in mine:
                 edit.next = None
@@ -123,7 +130,7 @@ class Admin(Edit):
             with torch.no_grad():
                 self.omega[place].fill_(omega)
                 spread = omega**2 * _variance(stream_BND, call) + _variance(sum_BND - stream_BND, call)
-                self.next["omega"] = float(spread.sqrt())
+                self.next["omega"] = _finite(float(spread.sqrt()))
         return ((self.omega[place] - 1.0) * stream_BND).to(sum_BND.dtype)
 
     def why_not_foldable(self) -> str | None:
@@ -134,6 +141,13 @@ class Admin(Edit):
         """The mean of ω in front of both norms."""
         mean = self.omega.detach().mean(dim=1)
         return {"mean omega of attention": float(mean[0]), "mean omega of the MLP": float(mean[1])}
+
+
+def _finite(omega: float) -> float:
+    if not math.isfinite(omega):
+        hint = 'a batch and weights without NaN and inf, or start="ones"'
+        raise expected("finite numbers in the pass that sets ω", f"ω = {omega}", hint)
+    return omega
 
 
 def _variance(x_BND: Tensor, call: Call) -> Tensor:
