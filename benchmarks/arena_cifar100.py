@@ -114,7 +114,8 @@ memory and reasons of failures; `benchmarks/arena_cifar100.py` has the command."
 LASTS = "## Does it last?"
 LASTS_TEXT = """\
 The same with {times:g} times as many steps ({steps:,}, {epochs:.1f} epochs), {layers} layers, for {count} of the
-remedies. Rates were chosen by runs of {length} length, those of the table above. {kept} [The page]({name}.html)."""
+remedies. Rates were chosen by runs of {length} length, those of the table above: one that suits a short run may be too
+high for a long one. {kept} [The page]({name}.html)."""
 
 
 def words(match: Match, out: Path, more: Sequence[str] = ()) -> list[str]:

@@ -94,7 +94,8 @@ class Flow(Estimator):
             hint = "Whitening(dimensions=…) first, which keeps the directions in which they vary"
             raise expected("samples that vary in every dimension", f"{same} in which they are equal", hint)
         self._check_training()
-        with torch.enable_grad():
+        # Optimisers of some versions of torch make their counters on its default device, where the flow may not be.
+        with torch.enable_grad(), x_ND.device:
             flow = self._built(dimensions).to(x_ND.device)
             # In float64, so that float32 holds what is left however large the samples are, or how far from zero.
             mean_D, std_D = x_ND.mean(dim=0), x_ND.std(dim=0)
