@@ -237,8 +237,13 @@ def _points(interval: dict[str, Any] | None) -> str:
     if interval is None:
         return "–"
     ends = [interval["low"], interval["high"]]
-    told = f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if None not in ends else ""
-    return f"{100 * interval['value']:.1f}{told}"
+    told = f" [{_percent(ends[0])}, {_percent(ends[1])}]" if None not in ends else ""
+    return f"{_percent(interval['value'])}{told}"
+
+
+def _percent(share: float) -> str:
+    """In percent; what is rounded to nothing has no sign."""
+    return f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def main() -> int:

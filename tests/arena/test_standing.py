@@ -66,7 +66,7 @@ def test_a_run_that_lost_its_numbers_counts_as_guessing_and_is_told(tmp_path: Pa
     folder.write_outcome(Entrant(MODEL, "sharpen"), "seed-1-rate-0.01", lost)
     line = standings(plan("deescalate", "sharpen", seeds=3), folder).lines[2]
     assert line.scores == {0: 0.40, 1: 0.25, 2: 0.55}
-    assert line.failures == ("seed 1 stopped after 2 of 3 steps: loss not finite in step 2",)
+    assert line.failures == ("seed 1 stopped: loss not finite in step 2, noticed after 2 of 3 steps",)
     assert [one.value for one in line.end] == pytest.approx([0.31, 0.41])  # of seeds 0 and 2
 
 

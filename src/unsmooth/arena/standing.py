@@ -220,7 +220,8 @@ def _failures(
     if stopped:
         seeds = ", ".join(map(str, stopped))
         first = next(iter(stopped.values())).made
-        yield f"seed {seeds} stopped after {first.get('done')} of {first.get('steps')} steps: {first.get('reason')}"
+        noticed = f"noticed after {first.get('done')} of {first.get('steps')} steps"
+        yield f"seed {seeds} stopped: {first.get('reason')}, {noticed}"
     without = [seed for seed, score in scores.items() if score is None]
     if any(lost or seed in stopped for seed in without):
         yield f"no verdict: which {plan.score} guessing has is not known here, so that a lost run counts nowhere"

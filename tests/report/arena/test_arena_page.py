@@ -102,6 +102,15 @@ def test_curves_share_a_picture_with_as_many_as_there_are_colours(tmp_path: Path
     assert all(panel.series[0].name == "plain" for panel in panels)
 
 
+def test_curves_of_a_model_are_on_one_scale_and_have_bands_where_no_seed_is_missing(tmp_path: Path) -> None:
+    wanted, folder = plan("deescalate", "sharpen", seeds=3), ArenaFolder(tmp_path)
+    made_up(folder, wanted, {"plain": [0.5, 0.6, 0.7], "deescalate": [0.5, 0.6, 0.7], "sharpen": [0.5, 0.6]})
+    panels = [panel for panel in arena_plate(standings(wanted, folder)).figure.panels if "mean cosine" in panel.title]
+    assert [panel.title for panel in panels] == ["mean cosine at the start", "mean cosine at the end"]
+    assert panels[0].within == panels[1].within
+    assert [[one.low is None for one in panel.series] for panel in panels] == [[False, False, True]] * 2
+
+
 def test_step_times_of_a_device_that_others_use_too_are_told_to_waver(tmp_path: Path) -> None:
     wanted, told = plan("deescalate", rates=(1e-3,)), {}
     for beside in (1, 6):

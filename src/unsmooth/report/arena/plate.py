@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unsmooth.arena.plan import PLAIN
 from unsmooth.arena.standing import Standing, Standings
-from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
+from unsmooth.evidence.figure import Figure, Panel, Series, on_one_scale, with_intervals
 from unsmooth.report.arena.words import (
     cells_of,
     failures_of,
@@ -62,7 +63,9 @@ def _table(found: Standings, model: str) -> Table:
 
 
 def _over_seeds(found: Standings) -> str:
-    return "of one seed" if len(found.plan.seeds) == 1 else "means over seeds with 95 % intervals"
+    if len(found.plan.seeds) == 1:
+        return "of one seed"
+    return "means over seeds with 95 % intervals, which curves do not have where a seed is missing"
 
 
 def _panels(found: Standings, model: str) -> Iterator[Panel]:
@@ -71,13 +74,18 @@ def _panels(found: Standings, model: str) -> Iterator[Panel]:
     compared = [line for line in lines if line.difference is not None]
     if compared:
         yield _differences(found, compared, of)
+    yield from on_one_scale(list(_similarities(lines, of, len(found.plan.seeds))))
+
+
+def _similarities(lines: Sequence[Standing], of: str, seeds: int) -> Iterator[Panel]:
+    """Before and after training, some remedies at a time."""
     plain = [line for line in lines if line.entrant.remedy == PLAIN]
     others = [line for line in lines if line.entrant.remedy != PLAIN and (line.start or line.end)]
     groups = [others[begin : begin + _TOGETHER] for begin in range(0, len(others), _TOGETHER)] or [[]]
     for number, group in enumerate(groups, start=1):
         part = f" ({number} of {len(groups)})" if len(groups) > 1 else ""
         for moment in ("start", "end"):
-            if series := list(_curves([*plain, *group], moment)):
+            if series := list(_curves([*plain, *group], moment, seeds)):
                 yield Panel(f"mean cosine at the {moment}{of}{part}", "layer", "mean cosine", series)
 
 
@@ -90,8 +98,10 @@ def _differences(found: Standings, lines: Sequence[Standing], of: str) -> Panel:
     return Panel(f"difference to plain{of}", "remedy", f"{unit}{found.plan.score}", [series], reference=0.0)
 
 
-def _curves(lines: Sequence[Standing], moment: str) -> Iterator[Series]:
+def _curves(lines: Sequence[Standing], moment: str, seeds: int) -> Iterator[Series]:
+    """Without an interval where it rests on fewer seeds: that of two is wider than all that there is to see."""
     for line in lines:
         curve = line.start if moment == "start" else line.end
         if curve:
-            yield with_intervals(line.entrant.remedy, list(range(len(curve))), curve)
+            drawn = with_intervals(line.entrant.remedy, list(range(len(curve))), curve)
+            yield drawn if curve[0].count == seeds else replace(drawn, low=None, high=None)

@@ -69,6 +69,10 @@ def _points(chart: Any, axes: Axes, looks: Sequence[Look]) -> Any:
 _LAYERS = {"band": _band, "reference": _reference, "lines": _lines, "bars": _bars, "points": _points}
 
 
+_NUMBERS: dict[str, Any] = {"tickCount": 6, "labelOverlap": True, "labelSeparation": 4}
+"""Labels of an axis; two that touch would be read as one number."""
+
+
 def _places(axes: Axes) -> dict[str, Any]:
     return {"y": _along(axes), "x": _up(axes, "y")} if axes.lying else {"x": _along(axes), "y": _up(axes, "y")}
 
@@ -82,7 +86,7 @@ def _along(axes: Axes) -> Any:
         labels = {"labelAngle": 0, "labelLimit": 190, "grid": axes.apart and axes.lying}
         return channel("x:N", title=title, sort=list(axes.names)).axis(**labels)
     scale = {"type": "log", "nice": False} if axes.log_x else {"zero": False, "nice": False}
-    axis: dict[str, Any] = {"tickCount": 6, "labelOverlap": True} | _logarithmic(axes.log_x)
+    axis: dict[str, Any] = _NUMBERS | _logarithmic(axes.log_x)
     if axes.whole is not None and not axes.log_x:
         low, high = axes.whole
         each = list(range(low, high + 1)) if high - low <= _TICKS else None
@@ -96,7 +100,7 @@ def _up(axes: Axes, field: str) -> Any:
     scale: dict[str, Any] = {"type": "log", "nice": False} if axes.log_y else {"zero": False}
     if axes.within is not None:
         scale |= {"domain": list(axes.within)}
-    axis = {"tickCount": 6, "labelOverlap": True, "grid": True} | _logarithmic(axes.log_y)
+    axis = _NUMBERS | {"grid": True} | _logarithmic(axes.log_y)
     title = _title(axes.y, "x" if axes.lying else "y")
     return channel(f"{field}:Q", title=title).scale(**scale, padding=6).axis(**axis)
 
