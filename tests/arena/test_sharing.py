@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 from tests.arena.tiny_arenas import plan
 from unsmooth.arena import ArenaFolder, share_out
 from unsmooth.errors import UnsmoothError
+from unsmooth.training.stopping import asked_to_stop
 
 PATIENCE = 1.0 / 60
 
@@ -88,3 +90,26 @@ def test_one_that_is_busy_is_left_alone(
     assert (tmp_path / "done").exists()
     assert caplog.text == ""
     assert not folder.runs.exists()
+
+
+def test_interrupted_it_waits_until_its_processes_have_saved(
+    share: Callable[..., ArenaFolder], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work() -> None:
+        with asked_to_stop() as asked:
+            (tmp_path / "begun").touch()
+            while not asked():
+                time.sleep(0.01)
+        (tmp_path / "saved").touch()
+        raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        share(work)
+    assert (tmp_path / "saved").exists()
+    assert "processes save what they are at (1)" in caplog.text

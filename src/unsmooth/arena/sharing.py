@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,13 +22,14 @@ from unsmooth.arena.refusing import OtherResultsError
 from unsmooth.arena.stalling import ends_when_stalled, has_stalled
 from unsmooth.arena.working import carry_out_arena, check_results, settle_models
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.training import Progress
+from unsmooth.training import Progress, stopping
 from unsmooth.training.driving import Tell
 
 logger = logging.getLogger("unsmooth.arena")
 Telling = Callable[[], AbstractContextManager[Tell]]
 # So often another takes the place of a process that stalled.
 _MOST_STALLS = 3
+_SECONDS_TO_SAVE = 120.0
 
 
 def share_out(
@@ -72,9 +74,7 @@ def share_out(
                 crew.append(_Worker(share, context, said))
             _see_to_their_end(crew)
         finally:
-            for worker in crew:
-                if worker.process.is_alive():
-                    worker.process.terminate()
+            _stop(crew)
     if not said.empty():
         kind, words = said.get()
         raise kind(words)
@@ -145,8 +145,28 @@ def _see_to_their_end(crew: Sequence[_Worker]) -> None:
                 running[worker.process.sentinel] = worker
 
 
+def _stop(crew: Sequence[_Worker]) -> None:
+    """Have those that are still at work save what they are at; who asks a second time does not wait for it."""
+    running = [worker.process for worker in crew if worker.process.is_alive()]
+    if running:
+        logger.warning("processes save what they are at (%d); once more stops them at once", len(running))
+    try:
+        for process in running:
+            process.terminate()
+        end = time.monotonic() + _SECONDS_TO_SAVE
+        for process in running:
+            process.join(max(0.0, end - time.monotonic()))
+    finally:
+        for process in running:
+            process.kill()
+
+
 def _work(share: _Share, said: Any) -> None:
     import torch
+
+    # Ctrl-C in a terminal reaches all processes at once: whoever started this one says when it is to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger(stopping.__name__).setLevel(logging.ERROR)
 
     threads = max(1, torch.get_num_threads() // share.processes)
     torch.set_num_threads(threads)

@@ -91,6 +91,7 @@ def arena(
     from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
     from unsmooth.arena.refusing import OtherResultsError
+    from unsmooth.training.stopping import ended_as_interrupted
 
     plan = _plan(
         recipe,
@@ -119,7 +120,8 @@ def arena(
     folder.check_writable()
     call, before = secrets.token_hex(8), folder.written()
     try:
-        _carry_out(plan, folder, processes, patience, minutes, call, quiet or as_json)
+        with ended_as_interrupted():
+            _carry_out(plan, folder, processes, patience, minutes, call, quiet or as_json)
     except BaseException as error:
         folder.forget_unbegun()
         # What was refused, or stopped before its first result, leaves what is told of earlier ones as it is.

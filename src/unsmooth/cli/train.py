@@ -55,6 +55,7 @@ def train(
     """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
     from unsmooth import training
     from unsmooth.cli.train_progress import shown_progress
+    from unsmooth.training.stopping import ended_as_interrupted
 
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")
@@ -69,7 +70,7 @@ def train(
         return 0
     if seeds < 1:
         raise expected("at least one seed", seeds, "--seeds 1")
-    with shown_progress(quiet=quiet or as_json) as tell:
+    with ended_as_interrupted(), shown_progress(quiet=quiet or as_json) as tell:
         if resume is not None:
             folders = training.resume(resume, config=config, minutes=minutes, tell=tell)
         else:

@@ -17,6 +17,7 @@ from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
 from unsmooth.training.place import Place
 from unsmooth.training.run import LossNotFiniteError, Run
+from unsmooth.training.stopping import asked_to_stop
 
 Tell = Callable[[Progress], None]
 AT_ONCE = 4
@@ -60,29 +61,33 @@ def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
     """Move all runs on in turn until each is done, or paused because the time is up; on a GPU their steps overlap.
 
     Raises:
+        KeyboardInterrupt: Somebody asked to stop; all were paused before.
         LossNotFiniteError: One of them lost its numbers; the others went on to their end, or their pause, before.
     """
     going, lost = list(runs), list[LossNotFiniteError]()
-    while going:
-        for run in list(going):
-            try:
-                if not _moved(run, end):
-                    continue
-            except LossNotFiniteError as error:
-                lost.append(error)
-            going.remove(run)
+    with asked_to_stop(listening=all(run.place.ranks == 1 for run in runs)) as asked:
+        while going:
+            for run in list(going):
+                try:
+                    if not _moved(run, end, asked):
+                        continue
+                except LossNotFiniteError as error:
+                    lost.append(error)
+                going.remove(run)
+        if asked():
+            raise KeyboardInterrupt
     if lost:
         raise lost[0]
 
 
-def _moved(run: Run, end: float | None) -> bool:
+def _moved(run: Run, end: float | None, asked: Callable[[], bool]) -> bool:
     """One step on; whether it was the last for now."""
     if not run.done:
         run.advance()  # at least once, however little time there is
     if run.done:
         run.finish()
         return True
-    if run.may_pause and late(end, run.place):
+    if run.may_pause and (asked() or late(end, run.place)):
         run.pause()
         return True
     return False
