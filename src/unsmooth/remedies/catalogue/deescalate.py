@@ -6,10 +6,10 @@ which leaves :math:`t_{sim}(Y) = (1-\tau)^2 s / ((1-\tau)^2 s + 1 - s)` of a sim
 one update of P1's with uniform attention and H = −τI. The paper uses τ=1; where in the block it acts, and whether τ is
 learned, is not known, so both are options. A learned τ starts in the range of a fixed one and is free to leave it.
 
-After the residual means after all edits of the branch and after dropout, but for ViT of transformers in training, whose
-dropout of the branch comes later. In a post-norm block a norm follows that gives every token one size again, so what
-little a token near the mean has left is blown up; a sequence of one token is its own mean, and is left alone by default
-like the first token of a decoder.
+After the residual means after all edits of the branch and after dropout, but for ViT, DINOv2, Whisper, BLOOM and Falcon
+of transformers in training, whose dropout of the branch, where they have any, comes later. In a post-norm block a norm
+follows that gives every token one size again, so what little a token near the mean has left is blown up; a sequence of
+one token is its own mean, and is left alone by default like the first token of a decoder.
 
 Neutral at ``tau=0.0``. Causal: the mean over the tokens seen so far, earlier tokens in the key/value cache counted; at
 τ=1 that would make the first token exactly zero, so by default a token that sees only itself is left alone. With
