@@ -61,14 +61,17 @@ def test_runs_whose_turn_has_not_come_are_left_for_later(tmp_path: Path) -> None
     assert states["seed-1"] not in ("paused", "finished")
 
 
-def test_what_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with asked_to_stop() as asked:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert not asked()
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_what_is_ignored_or_handled_by_others_stays_so() -> None:
+    heard = list[int]()
+    for handler in (signal.SIG_IGN, lambda number, _: heard.append(number)):
+        before = signal.signal(signal.SIGTERM, handler)
+        try:
+            with asked_to_stop() as asked, ended_as_interrupted():
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert not asked()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
 
 
 def test_another_thread_hears_nothing() -> None:

@@ -50,9 +50,9 @@ def ended_as_interrupted() -> Iterator[None]:
 
 
 def _is_free(number: int) -> bool:
-    """Whether a signal may be handled here: Python allows it in the main thread, and one that is ignored stays so."""
+    """Whether a signal may be handled here: in the main thread, where Python allows it, if nobody else handles it."""
     here = threading.current_thread() is threading.main_thread()
-    return here and signal.getsignal(number) not in (signal.SIG_IGN, None)
+    return here and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager
