@@ -101,6 +101,15 @@ def test_ls(what, name, capsys):
     assert name in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
 
 
+def test_ls_of_some(capsys):
+    assert run(["ls", "remedies", "spa", "gfsa", "--json"]) == 0
+    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == ["gfsa", "spa"]
+    assert run(["ls", "remedies", "gfsa"]) == 0
+    told = capsys.readouterr().out
+    assert "gfsa(order=4" in told
+    assert "talking_heads(" not in told
+
+
 def one_line(text: str) -> str:
     """The error, having checked that it is a single line without a traceback."""
     lines = text.strip().splitlines()
@@ -126,6 +135,7 @@ def one_line(text: str) -> str:
         (["compare", "BERT"], "at least two scans"),
         (["compare", "BERT", "BERT"], "a folder that Scan.save wrote"),
         (["ls", "metric"], "Did you mean 'metrics'"),
+        (["ls", "remedies", "gfssa"], "Did you mean 'gfsa'"),
     ],
 )
 def test_bad_input_is_told_in_one_line(bert_folder, page, tmp_path, capsys, words, message):

@@ -39,6 +39,9 @@ def ls(
             help="What to list.",
         ),
     ],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Of these alone; all where none is named.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: Debug = False,
 ) -> int:
@@ -58,11 +61,21 @@ def ls(
     if what not in kinds:
         raise unknown_name("list", what, kinds)
     entries, show = kinds[what]
+    found = _named(entries(), names or [])
     if as_json:
-        typer.echo(json.dumps(entries(), ensure_ascii=False))
+        typer.echo(json.dumps(found, ensure_ascii=False))
     else:
-        show(entries())
+        show(found)
     return 0
+
+
+def _named(entries: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """Those that are asked for, in their own order."""
+    known = [entry["name"] for entry in entries]
+    for name in names:
+        if name not in known:
+            raise unknown_name("name", name, known)
+    return [entry for entry in entries if not names or entry["name"] in names]
 
 
 def metric_entries() -> list[dict[str, Any]]:
