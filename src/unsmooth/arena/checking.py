@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unsmooth.arena.budget import Settled
-from unsmooth.arena.choosing import outcomes, wanted_runs
+from unsmooth.arena.choosing import wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan
 from unsmooth.arena.refusing import other_results
@@ -17,9 +17,10 @@ from unsmooth.training.plain import to_plain
 
 def check_settings(plan: Plan, folder: ArenaFolder, entrant: Entrant, base: Settled) -> None:
     """Refuse results of an entrant that have other settings than those of now."""
-    wanted = wanted_runs(plan, folder, entrant)
-    for run, found in outcomes(plan, folder, entrant).items():
-        if differing := differing_settings(found.config, plan.settings(entrant, base, *wanted[run])):
+    for run, (rate, seed) in wanted_runs(plan, folder, entrant).items():
+        if (found := folder.outcome(entrant, run)) is None:
+            continue
+        if differing := differing_settings(found.config, plan.settings(entrant, base, rate, seed)):
             got, first = f"others for {entrant.place}/{run} ({', '.join(differing)})", ""
             if "data.hold_out" in differing:
                 first = f"--hold-out {found.config['data'].get('hold_out', 0.0):g} as then"  # younger than some results

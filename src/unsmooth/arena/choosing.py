@@ -53,36 +53,43 @@ def seed_run(seed: int, rate: float) -> str:
 
 def chosen(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> Choice | None:
     """The rate of an entrant; None where not all rates were tried yet."""
-    if len(plan.rates) == 1:
-        return Choice(plan.rates[0])
-    tried = _tried(plan, folder, entrant)
-    known = {rate: run for rate, run in tried.items() if run is not None}
-    return _best(plan, known) if len(known) == len(tried) else None
+    return _choice(plan, _tried(plan, folder, entrant))
 
 
 def wanted_runs(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> dict[str, tuple[float, int]]:
     """Name to rate and seed of every run that is known to be wanted by now, those that are done included."""
-    rates = _tried(plan, folder, entrant) if len(plan.rates) > 1 else ()
-    found = {rate_run(rate): (rate, plan.probe_seed) for rate in rates}
-    choice = chosen(plan, folder, entrant)
+    tried = _tried(plan, folder, entrant)
+    found = {rate_run(rate): (rate, plan.probe_seed) for rate in tried}
+    choice = _choice(plan, tried)
     if choice is not None and not choice.lost:
         found |= {seed_run(seed, choice.rate): (choice.rate, seed) for seed in plan.seeds}
     return found
 
 
 def _tried(plan: Plan, folder: ArenaFolder, entrant: Entrant) -> dict[float, Trained | None]:
-    """What came of every rate of the grid and, once that is known and the best lies at an end, of those beyond it."""
+    """What came of every rate of the grid and, once that is known and the best lies at an end, of those beyond it.
+
+    Of a single rate nothing: it is taken as it is.
+    """
+    if len(plan.rates) == 1:
+        return {}
     tried = {rate: folder.outcome(entrant, rate_run(rate)) for rate in plan.rates}
     for _ in range(plan.widen):
-        known = {rate: run for rate, run in tried.items() if run is not None}
-        if len(known) < len(tried) or not (choice := _best(plan, known)).edge:
+        choice = _choice(plan, tried)
+        if choice is None or not choice.edge:
             break
         rate = beyond(choice.rate, tried)
         tried[rate] = folder.outcome(entrant, rate_run(rate))
     return tried
 
 
-def _best(plan: Plan, known: Mapping[float, Trained]) -> Choice:
+def _choice(plan: Plan, tried: Mapping[float, Trained | None]) -> Choice | None:
+    """The best of what was tried; None where something is missing."""
+    if not tried:
+        return Choice(plan.rates[0])
+    known = {rate: run for rate, run in tried.items() if run is not None}
+    if len(known) < len(tried):
+        return None
     scores = {rate: score_of(run, plan.score, known.values()) for rate, run in sorted(known.items())}
     stopped = {rate for rate, run in known.items() if run.made.get("state") == "stopped"}
     worst = -math.inf if plan.more else math.inf  # a rate that breaks a model is no choice, however little others learn
