@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 from tests.explaining.seeing import encoder, streams, view, view_of
 from tests.models.entries import ENTRIES
 from tests.models.entry import Entry, Padding, real_tokens
-from unsmooth.explaining.observe import differentiable, observe
+from unsmooth.explaining.observe import Differentiable, observe
 from unsmooth.models import find_anatomy, watch_attention
 
 CASES = [(entry, padding) for entry in ENTRIES for padding in entry.paddings]
@@ -55,7 +53,7 @@ def test_a_block_run_again_gives_what_it_gave(entry: Entry, padding: Padding) ->
     for layer in seen.layers:
         with torch.no_grad():
             again = layer.rerun(layer.sites["input"])
-            with differentiable():
+            with Differentiable():
                 by_other_kernels = layer.rerun(layer.sites["input"])
         wanted = layer.sites["output"]
         scale = float(wanted[seen.real_BN].abs().max())
@@ -113,20 +111,34 @@ def test_hooks_are_gone_after_an_error() -> None:
     assert len(view(model, streams(), None).layers) == 2
 
 
-def test_kernels_are_put_back_as_they_were() -> None:
-    def settings() -> Iterator[bool]:
-        yield torch.backends.mha.get_fastpath_enabled()
-        yield torch.backends.cuda.flash_sdp_enabled()
-        yield torch.backends.cuda.mem_efficient_sdp_enabled()
-        yield torch.backends.cuda.math_sdp_enabled()
+@pytest.mark.parametrize("masked", [None, "boolean", "added"])
+def test_attention_has_forward_derivatives_and_is_the_same(masked: str | None) -> None:
+    query, key, value = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    seen = torch.ones(5, 5).tril().bool()
+    mask = {None: None, "boolean": seen, "added": torch.where(seen, 0.5, -torch.inf).double()}[masked]
 
-    before = list(settings())
-    with differentiable():
-        assert list(settings()) == [False, False, False, True]
-    assert list(settings()) == before
-    with pytest.raises(BoomError), differentiable():
-        raise BoomError
-    assert list(settings()) == before
+    def attend(query: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask)
+
+    scores = query @ key.mT / 8**0.5
+    if mask is not None:
+        scores = scores.masked_fill(~seen, -torch.inf) if masked == "boolean" else scores + mask
+    step = 1e-6
+    with Differentiable():
+        found, tangent = torch.func.jvp(attend, (query,), (torch.ones_like(query),))
+        ahead, behind = attend(query + step), attend(query - step)
+    torch.testing.assert_close(found, scores.softmax(dim=-1) @ value)
+    torch.testing.assert_close(tangent, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+def test_torchs_own_attention_gives_what_it_gave() -> None:
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), streams()
+    with torch.no_grad():
+        for wanted in (True, False):
+            plain = attention(x, x, x, need_weights=wanted, average_attn_weights=False)
+            with Differentiable():
+                found = attention(x, x, x, need_weights=wanted, average_attn_weights=False)
+            torch.testing.assert_close(found, plain)
 
 
 def test_a_padding_mask_that_blocks_are_handed_is_read() -> None:

@@ -15,6 +15,7 @@ from tests.models.entries import ENTRIES
 from tests.models.entry import texts
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import SITES, find_anatomy
+from unsmooth.models.hosts.bert import whole_feed_forward
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 Calls = list[tuple[int, str]]
@@ -103,14 +104,20 @@ def test_no_hooks_are_left_after_an_error_in_the_observer() -> None:
 
 
 def test_preparation_is_undone() -> None:
+    layer = BY_NAME["bert-chunked"].model().encoder.layer[0]
+    model = nn.ModuleDict({"a": layer, "b": nn.Identity()})
+    with whole_feed_forward(model):
+        with whole_feed_forward(layer):
+            assert layer.chunk_size_feed_forward == 0
+        assert layer.chunk_size_feed_forward == 0, "the last to leave puts it back"
+    assert layer.chunk_size_feed_forward == 3
+
+
+def test_a_failing_pass_of_torchs_encoder_leaves_no_mode_behind() -> None:
     encoder = BY_NAME["torch_encoder-post-batch-first"].model()
-    chunked = BY_NAME["bert-chunked"].model()
-    assert encoder.use_nested_tensor
-    with find_anatomy(encoder).watch(lambda *seen: None), find_anatomy(chunked).watch(lambda *seen: None):
-        assert not encoder.use_nested_tensor
-        assert chunked.encoder.layer[0].chunk_size_feed_forward == 0
-    assert encoder.use_nested_tensor
-    assert chunked.encoder.layer[0].chunk_size_feed_forward == 3
+    with find_anatomy(encoder).watch(lambda *seen: None), pytest.raises(RuntimeError, match="mask"):
+        encoder(torch.zeros(2, 6, 16), src_key_padding_mask=torch.zeros(2, 6, dtype=torch.long))
+    assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_pattern_finds_blocks_of_any_model() -> None:

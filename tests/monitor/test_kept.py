@@ -110,7 +110,7 @@ def test_modules_with_a_say_in_their_mode_are_asked() -> None:
     watchful.seen = []
     model = nn.Sequential(nn.Linear(2, 2), stubborn, nn.Sequential(watchful, nn.ReLU().eval()))
     modes = [module.training for module in modules_of(model)]
-    with quiet_evaluation(model, None):
+    with quiet_evaluation(model):
         assert [module for module in modules_of(model) if module.training] == [stubborn.child]
         assert not torch.is_grad_enabled()
     assert [module.training for module in modules_of(model)] == modes

@@ -51,7 +51,7 @@ def branch_shares(model: nn.Module, batches: Iterable[RawBatch]) -> list[dict[st
     entry = model if core is None else core
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     shares = _Shares()
-    with quiet_evaluation(model, core), Anatomy(entry, anatomy.host, anatomy.blocks).watch(shares, sites) as watch:
+    with quiet_evaluation(model), Anatomy(entry, anatomy.host, anatomy.blocks).watch(shares, sites) as watch:
         shares.watch = watch
         for batch in batches:
             inputs = to_device(as_inputs(batch, core), device)

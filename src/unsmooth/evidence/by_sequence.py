@@ -82,7 +82,7 @@ def by_sequence(
     special = special_ids(model, how.tokenizer or (origin.tokenizer if origin else None))
     entry = Anatomy(model if core is None else core, anatomy.host, anatomy.blocks)
     parts = []
-    with quiet_evaluation(model, core):
+    with quiet_evaluation(model):
         for batch in islice(open_data(data, how).read(), max_batches):
             inputs = as_inputs(batch, core)
             selection = select_tokens(inputs, "content", special, anatomy.host.prefix_tokens(entry.model))

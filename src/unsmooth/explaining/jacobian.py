@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unsmooth.explaining.observe import LayerView, differentiable
+from unsmooth.explaining.observe import Differentiable, LayerView
 from unsmooth.explaining.result import Gains
 from unsmooth.models.spread import is_sharded
 
@@ -91,14 +91,14 @@ class BlockMap:
 
     def value(self, x_BND: Tensor) -> Tensor:
         """f(X)."""
-        with torch.no_grad(), differentiable():
+        with torch.no_grad(), Differentiable():
             return self.layer.rerun(self._padded(x_BND))
 
     def push(self, x_BND: Tensor, tangent_BND: Tensor) -> tuple[Tensor, Tensor]:
         """f(X) and J(X)V, by forward differentiation where every operation has it."""
         tangent_BND = self._real(tangent_BND)
         try:
-            with differentiable(), torch.no_grad():
+            with Differentiable(), torch.no_grad():
                 both = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
             value, pushed = both[0], both[1]
         except (RuntimeError, NotImplementedError):  # operations that only know backward (BLOOM's GELU)
@@ -108,7 +108,7 @@ class BlockMap:
 
     def pull(self, x_BND: Tensor, cotangent_BND: Tensor) -> Tensor:
         """J(X)ᵀW, by backward differentiation."""
-        with differentiable(), torch.enable_grad():
+        with Differentiable(), torch.enable_grad():
             x = x_BND.detach().requires_grad_()
             value = self.layer.rerun(self._padded(x))
             (pulled,) = torch.autograd.grad(value, x, self._real(cotangent_BND))
@@ -131,7 +131,7 @@ class BlockMap:
 
     def _run_once(self, x_BND: Tensor) -> tuple[Tensor, Products]:
         """f(X), and products with J: JᵀW is linear in W, with derivative JV along V."""
-        with differentiable(), torch.enable_grad():
+        with Differentiable(), torch.enable_grad():
             x = x_BND.detach().requires_grad_()
             value = self.layer.rerun(self._padded(x))
             cotangent = torch.zeros_like(value, requires_grad=True)

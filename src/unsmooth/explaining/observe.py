@@ -5,19 +5,20 @@ The call is kept so that a block can be run again, alone, at other points: that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
+from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
-from unsmooth.models.watch import first_input, first_output
+from unsmooth.models.watch import first_input, first_output, with_first_input
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
 
@@ -48,7 +49,7 @@ class LayerView:
     def rerun(self, x_BND: Tensor) -> Tensor:
         """The block's output had `x_BND` entered it, everything else as it was."""
         x = x_BND if self.batch_first else x_BND.transpose(0, 1)
-        args, kwargs = _with_input(self.args, self.kwargs, x)
+        args, kwargs = with_first_input(self.args, self.kwargs, x)
         with handing_on(self.block, self.handed):
             out = first_output(self.block(*args, **kwargs))
         return out if self.batch_first else out.transpose(0, 1)
@@ -77,10 +78,17 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
             return
         layers[layer - 1].sites["output" if site == "residual" else site] = tensor
 
+    def enter(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if watch.layer == 0:
+            layers.clear()
+        block, entering = anatomy.blocks[path], first_input(args, kwargs)
+        batch_first = anatomy.host.batch_first(block)
+        view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block))
+        view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
+        layers.append(view)
+
     with ExitStack() as stack:
-        # Ours first: the view of a layer must exist before anything in it is seen.
-        stack.enter_context(_recording_calls(anatomy, layers))
-        watch = stack.enter_context(anatomy.watch(note, anatomy.sites))
+        watch = stack.enter_context(anatomy.watch(note, anatomy.sites, on_call=enter))
         try:
             stack.enter_context(
                 watch_attention(anatomy, maps.__setitem__, lambda error: missing.setdefault(_no_maps(error)))
@@ -104,51 +112,36 @@ def _no_maps(error: NoAttentionMap) -> str:
     return f"No attention map was seen ({error.reason}), so verdicts are from weights alone."
 
 
-@contextmanager
-def _recording_calls(anatomy: Anatomy, layers: list[LayerView]) -> Iterator[None]:
-    handles = []
+class Differentiable(TorchFunctionMode):
+    """Attention and encoder layers by way of operations that have forward derivatives; fused kernels have none.
 
-    def recorder(path: str, block: nn.Module) -> Any:
-        batch_first = anatomy.host.batch_first(block)
+    For this thread, where torch's switches (`sdpa_kernel`, `set_fastpath_enabled`) are for all of them.
+    """
 
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            entering = first_input(args, kwargs)
-            view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block))
-            view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
-            layers.append(view)
-
-        return enter
-
-    def restart(module: nn.Module, args: Any) -> None:
-        layers.clear()
-
-    try:
-        handles.append(anatomy.model.register_forward_pre_hook(restart))
-        for path, block in anatomy.blocks.items():
-            handles.append(block.register_forward_pre_hook(recorder(path, block), with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.scaled_dot_product_attention:
+            return _plain_attention(*args, **kwargs)
+        if func is nn.functional.multi_head_attention_forward:  # what it calls inside cannot be seen
+            given = multi_head_signature().bind(*args, **kwargs).arguments
+            mixed, maps = func(**(given | {"need_weights": True}))
+            return mixed, maps if given.get("need_weights", True) else None
+        return func(*args, **kwargs)
 
 
-def _with_input(args: tuple[Any, ...], kwargs: Mapping[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with other hidden states, found the way `first_input` finds them."""
-    old = first_input(args, kwargs)
-    for index, value in enumerate(args):
-        if value is old:
-            return (*args[:index], x, *args[index + 1 :]), dict(kwargs)
-    name = next(name for name, value in kwargs.items() if value is old)
-    return args, {**kwargs, name: x}
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """Attention and encoder layers by way of operations that have forward derivatives; fused kernels have none."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+def _plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = query.new_zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+    found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+    return found

@@ -92,7 +92,7 @@ def explain(
     if data is not None:
         source = open_data(data, preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length))
     effort = Effort(max_batches, spectral_sequences, jacobian, progress)
-    with moved(module, None if device is None else torch.device(device)) as here, quiet_evaluation(module, core):
+    with moved(module, None if device is None else torch.device(device)) as here, quiet_evaluation(module):
         weights = read_weights(anatomy)
         evidence = Evidence()
         if source is not None:

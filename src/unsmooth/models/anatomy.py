@@ -14,7 +14,7 @@ from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
 from unsmooth.models.host import HOSTS, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
 from unsmooth.models.stacks import called_part, names_of, parts_of, pattern_of
-from unsmooth.models.watch import Observer, Watch, first_input, first_output, watch_blocks
+from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
 __all__ = [
     "HOSTS",
@@ -80,16 +80,18 @@ class Anatomy:
         observer: Observer,
         sites: Sequence[str] = ("residual",),
         on_error: Callable[[Exception], None] | None = None,
+        on_call: CallObserver | None = None,
     ) -> AbstractContextManager[Watch]:
         """Call `observer` for every tensor at `sites` while the context is open; hooks never outlive it.
 
         Layers are numbered by call order from 1 in each forward pass of `model`, so a block that is called
         several times (ALBERT) is as many layers. Layer 0 is the input of the first block called. What
-        torch.compile has compiled runs uncompiled meanwhile, or the hooks would not be called. Errors come out of
-        the forward pass, or go to `on_error`.
+        torch.compile has compiled runs uncompiled meanwhile, or the hooks would not be called. Only passes of the
+        thread that opened the context are seen; those of others run as if nobody watched. Errors come out of
+        the forward pass, or go to `on_error`. `on_call` is shown the path and the arguments of each block call.
         """
         self.check_sites(sites)
-        return watch_blocks(self, observer, sites, on_error)
+        return watch_blocks(self, observer, sites, on_error, on_call)
 
     def watch_attention(
         self,

@@ -7,7 +7,7 @@ softmax where attention is written out, are seen on their way into torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
-from unsmooth.models.watch import first_input, submodule, uncompiled
+from unsmooth.models.watch import first_input, submodule
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -80,12 +81,7 @@ def watch_attention(
     _refuse_extra_tokens(anatomy)
     paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
     recorder = _Recorder(square=site == "attention")
-    with ExitStack() as stack:
-        stack.enter_context(anatomy.host.prepare(anatomy.model))
-        stack.enter_context(uncompiled(anatomy.model))
-
-        def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
-            stack.callback(register(function, **options).remove)
+    with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
         def restart(module: nn.Module, args: Any) -> None:
             recorder.call, recorder.depth = _Call(), 0
@@ -95,8 +91,8 @@ def watch_attention(
         for path, block in anatomy.blocks.items():
             attention = submodule(block, paths[path], anatomy.host)
             _hook_block(block, attention, anatomy.host.batch_first(block), recorder, hook, observer, on_missing)
-        stack.enter_context(recorder)
-        yield
+        with recorder:
+            yield
 
 
 def _refuse_extra_tokens(anatomy: Anatomy) -> None:
@@ -178,7 +174,7 @@ def _hook_block(
     attention: nn.Module,
     batch_first: bool,
     recorder: _Recorder,
-    hook: Callable[..., None],
+    hook: Hooks,
     observer: MapObserver,
     on_missing: Missing | None,
 ) -> None:

@@ -76,7 +76,7 @@ def _softmax_map(input: Tensor, dim: int | None = None, *args: Any, **kwargs: An
 
 def _multi_head_map(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """Ask torch's own function for its weights, in a second call: what it calls inside cannot be seen."""
-    given = _multi_head_signature().bind(*args, **kwargs).arguments
+    given = multi_head_signature().bind(*args, **kwargs).arguments
     given = {name: _precise(item) if isinstance(item, Tensor) else item for name, item in given.items()}
     given |= {"need_weights": True, "average_attn_weights": False, "training": False}
     maps = nn.functional.multi_head_attention_forward(**given)[1]
@@ -89,7 +89,8 @@ def _multi_head_map(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 @functools.cache
-def _multi_head_signature() -> inspect.Signature:
+def multi_head_signature() -> inspect.Signature:
+    """Of the function by which torch's own attention runs."""
     return inspect.signature(nn.functional.multi_head_attention_forward)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Tap
 from unsmooth.models.remedied import extra_tokens
-from unsmooth.models.walk import modules_of
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -55,7 +54,7 @@ class SiteError(UnsmoothError):
         self.site = site
 
 
-Hook = Callable[..., None]
+CallObserver = Callable[[str, tuple[Any, ...], Mapping[str, Any]], None]
 
 
 @contextmanager
@@ -64,18 +63,16 @@ def watch_blocks(
     observer: Observer,
     sites: Sequence[str],
     on_error: Callable[[Exception], None] | None = None,
+    on_call: CallObserver | None = None,
 ) -> Iterator[Watch]:
     """Call `observer` for every tensor at `sites` of the anatomy's blocks while the context is open.
 
-    Errors of the observer and of the hooks come out of the model's forward pass, or go to `on_error`.
+    Passes that other threads run are not seen. Errors of the observer and of the hooks come out of the model's forward
+    pass, or go to `on_error`. `on_call` is shown the path and the arguments of every call of a block, before anything
+    in it.
     """
     watch = Watch()
-    with ExitStack() as stack:
-        stack.enter_context(anatomy.host.prepare(anatomy.model))
-        stack.enter_context(uncompiled(anatomy.model))
-
-        def hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
-            stack.callback(register(function if on_error is None else _guarded(function, on_error), **options).remove)
+    with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks(on_error) as hook:
 
         def restart(module: nn.Module, args: Any) -> None:
             watch.layer, watch.real_tokens_BN = 0, None
@@ -84,27 +81,18 @@ def watch_blocks(
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path in anatomy.blocks:
-            _hook_block(path, anatomy, hook, watch, observer, sites)
+            _hook_block(path, anatomy, hook, watch, observer, sites, on_call)
         yield watch
-
-
-def _guarded(function: Callable[..., None], on_error: Callable[[Exception], None]) -> Callable[..., None]:
-    def guarded(*arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
-            on_error(error)
-
-    return guarded
 
 
 def _hook_block(
     path: str,
     anatomy: Anatomy,
-    hook: Hook,
+    hook: Hooks,
     watch: Watch,
     observer: Observer,
     sites: Sequence[str],
+    on_call: CallObserver | None,
 ) -> None:
     block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
     batch_first = host.batch_first(block)
@@ -120,6 +108,8 @@ def _hook_block(
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         watch.stage = stage
+        if on_call is not None:
+            on_call(path, args, kwargs)
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
             if "residual" in sites:
@@ -144,7 +134,7 @@ def _hook_block(
 
 
 def _hook_tap(
-    module: nn.Module, tap: Tap, hook: Hook, see: Callable[[Tensor], None], absent: Callable[[str], SiteError]
+    module: nn.Module, tap: Tap, hook: Hooks, see: Callable[[Tensor], None], absent: Callable[[str], SiteError]
 ) -> None:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         show(_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
@@ -179,19 +169,6 @@ def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
             "none, so its library has another layout than the one known here",
             'sites=("residual",)',
         ) from None
-
-
-def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
-    """Run compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
-    if any(is_compiled(module) for module in modules_of(model)):
-        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-        return stance
-    return nullcontext()
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile wraps it, or was called on it in place."""
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
+from unsmooth.models.hooks import Hooks
 from unsmooth.scanning.data import RawBatch
 
 # Of the first batch this share is looked at, so that a look costs a small part of a step.
@@ -18,7 +20,7 @@ _FEWEST, _MOST = 2, 8
 
 
 class FirstBatch:
-    """Keeps what a model is first called with in training, by a hook that is gone afterwards.
+    """Keeps what a model is first called with in training by this thread, by a hook that is gone afterwards.
 
     A model compiled in place runs its hooks inside of what is compiled, or not at all: there the call itself is seen.
 
@@ -30,7 +32,8 @@ class FirstBatch:
         self.seen: RawBatch | None = None
         self.problem: Exception | None = None
         self._model = model
-        self._handle = model.register_forward_pre_hook(self._hook, with_kwargs=True)
+        self._hooks = Hooks()
+        self._hooks(model.register_forward_pre_hook, self._see, with_kwargs=True)
         self._call: _SeenCall | None = None
         self.look_at_call()
 
@@ -38,15 +41,10 @@ class FirstBatch:
         """See the call itself, where the model is compiled in place by now."""
         compiled = self._model._compiled_call_impl
         if compiled is not None and self._call is None:
-            self._call = _SeenCall(compiled, self._see)
+            self._call = _SeenCall(compiled, partial(self._see, self._model))
             self._model._compiled_call_impl = self._call
 
-    def _hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Traced by a compiler, it must leave no mark in the graph.
-        if not torch.compiler.is_compiling():
-            self._see(args, kwargs)
-
-    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._model.training and self.seen is None:
             try:
                 self.seen = kept(named(self._model, args, kwargs))
@@ -56,7 +54,7 @@ class FirstBatch:
 
     def close(self) -> None:
         """Take the hook away, if it is still there, and give the call back, if it is still ours."""
-        self._handle.remove()
+        self._hooks.close()
         if self._call is not None and self._model._compiled_call_impl is self._call:
             self._model._compiled_call_impl = self._call.compiled
 
@@ -67,9 +65,11 @@ class _SeenCall:
     def __init__(self, compiled: Any, see: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         self.compiled = compiled
         self.see = see
+        self.thread = threading.get_ident()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.see(args, kwargs)
+        if threading.get_ident() == self.thread:
+            self.see(args, kwargs)
         return self.compiled(*args, **kwargs)
 
 

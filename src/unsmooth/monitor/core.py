@@ -11,7 +11,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import find_stacks
-from unsmooth.models.watch import is_compiled
+from unsmooth.models.hooks import is_compiled
 from unsmooth.monitor.describing import describe
 from unsmooth.monitor.live import LivePass
 from unsmooth.monitor.looking import FixedBatch, Look, Offer

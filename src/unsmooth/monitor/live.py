@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from unsmooth.errors import expected
+from unsmooth.models.hooks import Hooks
 from unsmooth.monitor.batch import named
 from unsmooth.monitor.probe import Probe, end
 from unsmooth.scanning.collect import Collector
@@ -32,7 +32,7 @@ class LivePass:
         self.collectors: list[Collector] = []
         self.problem: Exception | None = None
         self._active = self._done = False
-        self._hooks = ExitStack()
+        self._hooks = Hooks()
 
     @property
     def at_once(self) -> bool:
@@ -54,11 +54,11 @@ class LivePass:
     def _hook_in(self) -> None:
         self.collectors = self.probe.collectors()
         model, observers = self.probe.entry, [partial(self._see, collector) for collector in self.collectors]
-        with ExitStack() as hooks:
-            hooks.enter_context(self.probe.watch(self.collectors, observers, self._fail))
-            hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-            hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)
-            self._hooks = hooks.pop_all()
+        with Hooks(self._fail) as hook:
+            hook.enter_context(self.probe.watch(self.collectors, observers, self._fail))
+            hook(model.register_forward_pre_hook, self._enter, with_kwargs=True)
+            hook(model.register_forward_hook, self._leave, always_call=True)
+            self._hooks = hook.pop_all()
 
     def close(self) -> None:
         """Take all hooks away."""
@@ -75,16 +75,13 @@ class LivePass:
         return self.collectors
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if torch.compiler.is_compiling() or self._done or self.problem or not module.training:
+        if self._done or self.problem or not module.training:
             return
-        try:
-            self.probe.begin(self.collectors, named(module, args, kwargs))
-            self._active = True
-        except Exception as error:
-            self._fail(error)
+        self.probe.begin(self.collectors, named(module, args, kwargs))
+        self._active = True
 
     def _see(self, collector: Collector, layer: int, site: str, tensor: Tensor) -> None:
-        if not self._active or torch.compiler.is_compiling():
+        if not self._active:
             return
         # Modes that record a pass, as selective checkpointing does, must not see what is no part of it.
         with torch.no_grad(), _disable_current_modes(), torch.autocast(tensor.device.type, enabled=False):
@@ -98,9 +95,8 @@ class LivePass:
             with torch.no_grad():
                 end(self.collectors)
             self._done = True
-        except Exception as error:
-            self._fail(error)
-        self._hooks.close()
+        finally:
+            self._hooks.close()
 
     def _fail(self, error: Exception) -> None:
         self._active = False

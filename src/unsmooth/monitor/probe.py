@@ -205,7 +205,7 @@ class Probe:
             any_kernel(),
             random_kept(self.device),
             tensors_kept(self.model, weights=self._weights_change, small=self._small),
-            quiet_evaluation(self.model, self.core),
+            quiet_evaluation(self.model),
         ):
             try:
                 yield

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.block_parts import linear_weights, part, weight_at
-from unsmooth.models.watch import is_compiled
+from unsmooth.models.hooks import is_compiled
 from unsmooth.models.wiring import wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
+from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
@@ -101,15 +102,16 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
 
 
 def call(model: nn.Module, inputs: RawBatch) -> None:
-    """Run the model for its hooks' sake."""
+    """Run the model for its hooks' sake, without a key/value cache."""
     if isinstance(inputs, Tensor):
         model(inputs)
         return
-    arguments = {key: value for key, value in inputs.items() if key not in RESERVED}
+    accepted = inspect.signature(model.forward).parameters
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
-    if "token_type_ids" in arguments and "token_type_ids" not in inspect.signature(model.forward).parameters:
-        del arguments["token_type_ids"]
-    model(**arguments)
+    left_out = RESERVED if "token_type_ids" in accepted else (*RESERVED, "token_type_ids")
+    # Not by the model's configuration, which another thread may be generating by.
+    uncached = {"use_cache": False} if "use_cache" in accepted else {}
+    model(**(uncached | {key: value for key, value in inputs.items() if key not in left_out}))
 
 
 @dataclass(frozen=True)
@@ -211,29 +213,30 @@ def _special_tokens(
 
 
 @contextmanager
-def quiet_evaluation(model: nn.Module, core: nn.Module | None) -> Iterator[None]:
-    """Evaluation mode, no gradients, no key-value cache; everything is put back as it was."""
-    training = [module for module in modules_of(model) if module.training]
-    # The stacks of an encoder–decoder model have configurations of their own.
-    configs = [] if core is None else [getattr(module, "config", None) for module in core.modules()]
-    cached = list({id(config): config for config in configs if getattr(config, "use_cache", None)}.values())
-    try:
-        _evaluate(model)
-        for config in cached:
-            setattr(config, "use_cache", False)  # noqa: B010 - configurations have no type in common
+def quiet_evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients; afterwards each part is in the mode it was in.
+
+    Modes are no thread's own: what others run meanwhile of a model in training mode, they run in evaluation mode.
+
+    Raises:
+        UnsmoothError: Another thread has put a part into training mode meanwhile.
+    """
+    modules = modules_of(model)
+    with _RESTING(modules, lambda module: module.training, lambda _: _evaluate(model)):
+        quiet = [module for module in modules if not module.training]
         with torch.no_grad(), sharded_as_before(model):
             yield
-    finally:
-        for module in training:
-            _train_again(module)
-        for config in cached:
-            setattr(config, "use_cache", True)  # noqa: B010
+        if any(module.training for module in quiet):
+            got = "one that another thread has put into training mode"
+            raise expected("a model that stays in evaluation mode while it is looked at", got, "a copy of the model")
 
 
 def _evaluate(module: nn.Module) -> None:
     """`module.eval()`, which takes a few hundred modules a millisecond; a look at a training has not many of them."""
     if type(module).eval is not nn.Module.eval or type(module).train is not nn.Module.train:
-        module.eval()
+        # Not where it is so already: what a remedy then does once more, another thread may be reading.
+        if any(one.training for one in modules_of(module)):
+            module.eval()
         return
     _set_mode(module, training=False)
     for child in module._modules.values():
@@ -241,7 +244,7 @@ def _evaluate(module: nn.Module) -> None:
             _evaluate(child)
 
 
-def _train_again(module: nn.Module) -> None:
+def _train_again(module: nn.Module, _: None) -> None:
     """A module with a say in its mode, as some remedies have, is asked; one with parts would switch those too."""
     if type(module).train is nn.Module.train or any(True for _ in module.children()):
         _set_mode(module, training=True)
@@ -257,18 +260,20 @@ def _set_mode(module: nn.Module, *, training: bool) -> None:
         module.training = training
 
 
+_RESTING = ForAllThreads[nn.Module, None](lambda _: None, _train_again)
+_AWAY = ForAllThreads[nn.Module, torch.device](home_of, nn.Module.to)
+
+
 @contextmanager
 def moved(model: nn.Module, device: torch.device | None) -> Iterator[torch.device]:
-    """The model on `device` for the duration, or where it already is."""
+    """The model on `device` for the duration, in all threads, or where it already is."""
     home = home_of(model)
-    if device is None or device == home:
-        yield home
-        return
-    if is_spread(model) or is_sharded(model):
+    away = device is not None and device != home
+    if away and (is_spread(model) or is_sharded(model)):
         how = "sharded by FSDP2" if is_sharded(model) else "spread over devices by accelerate"
         raise expected(f"a model in one place, to move it to {device}", f"one that is {how}", "leaving out the device")
-    try:
-        model.to(device)
-        yield device
-    finally:
-        model.to(home)
+    with _AWAY([model], lambda _: away, lambda _: model.to(device)):
+        here = home_of(model)
+        if device not in (None, here):
+            raise expected(f"a model that can go to {device}", f"one that another thread looks at on {here}", "later")
+        yield here

@@ -62,7 +62,7 @@ def one_pass(
     """A scan for each plan. They may differ in metrics, sites, tokens, confounds and name; the rest is the first's."""
     core = transformers_core(module, *stacks)
     entry = module if core is None else core
-    with moved(module, plans[0].device) as device, quiet_evaluation(module, core):
+    with moved(module, plans[0].device) as device, quiet_evaluation(module):
         words, alone = _vocabulary(core), len(stacks) == 1
         watched = [
             _Watched(

@@ -5,33 +5,35 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import is_not
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.walk import modules_of
 
 # Numbers of a tensor that is copied together with others.
 _SMALL = 1 << 12
 
 
-@contextmanager
-def any_kernel() -> Iterator[None]:
+_STRICT = ForAllThreads[str, None](lambda _: None, lambda *_: torch.use_deterministic_algorithms(True))
+
+
+def any_kernel() -> AbstractContextManager[None]:
     """Nothing that is trained depends on a measurement: its last bit may, on a GPU, be another the next time."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+    strict = torch.are_deterministic_algorithms_enabled
+    return _STRICT(["kernels"], lambda _: strict(), lambda _: torch.use_deterministic_algorithms(False))
 
 
 @contextmanager
 def random_kept(device: torch.device) -> Iterator[None]:
-    """Generators of torch, numpy and Python go on afterwards as if nobody had drawn from them."""
+    """Generators of torch, numpy and Python go on afterwards as if nobody had drawn from them.
+
+    They are everybody's: what another thread draws meanwhile it draws once more.
+    """
     numpy = sys.modules.get("numpy")
     python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
     try:

@@ -1,11 +1,12 @@
 """BERT (Devlin et al. 2019, arXiv 1810.04805): post-norm, separate query, key and value."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from torch import nn
 
 from unsmooth.models.block_parts import number
+from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.host import HOSTS, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
@@ -36,18 +37,18 @@ def bert_wiring(block: nn.Module) -> Wiring:
     )
 
 
-@contextmanager
-def whole_feed_forward(model: nn.Module) -> Iterator[None]:
+_CHUNK = "chunk_size_feed_forward"
+_CHUNKED = ForAllThreads[nn.Module, int](lambda module: getattr(module, _CHUNK), lambda one, n: setattr(one, _CHUNK, n))
+
+
+def whole_feed_forward(model: nn.Module) -> AbstractContextManager[None]:
     """Undo `chunk_size_feed_forward` for a while: in chunks, the MLP never sees a whole sequence."""
-    chunked = [module for module in model.modules() if getattr(module, "chunk_size_feed_forward", 0)]
-    sizes = [module.chunk_size_feed_forward for module in chunked]
-    try:
+
+    def whole(chunked: list[nn.Module]) -> None:
         for module in chunked:
-            setattr(module, "chunk_size_feed_forward", 0)  # noqa: B010 - nn.Module types attributes as modules
-        yield
-    finally:
-        for module, size in zip(chunked, sizes, strict=True):
-            setattr(module, "chunk_size_feed_forward", size)  # noqa: B010
+            setattr(module, _CHUNK, 0)
+
+    return _CHUNKED(model.modules(), lambda module: getattr(module, _CHUNK, 0), whole)
 
 
 HOSTS.add(

@@ -1,0 +1,257 @@
+"""Hooks that one thread has on a model, which other threads call meanwhile as if there were none.
+
+A model may be served by one thread while another looks at it. Torch calls a module's hooks in every thread, and has
+torch's own encoder leave its fused kernels where it has any. So the hooks of a thread stand in a table that only calls
+made in that thread find them in: other calls are not measured, not changed, and cannot fail in them. Threads that torch
+starts for itself are other threads too: of replicas (`nn.DataParallel`), and of blocks that a GPU runs again for a
+backward pass. What is compiled while somebody looks is compiled without the hooks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from contextlib import ExitStack, contextmanager
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from unsmooth.models.walk import modules_of
+
+T = TypeVar("T", bound=Hashable)
+V = TypeVar("V")
+
+# Held for as long as it takes to put something of ours into a module, or to take it out.
+_LOCK = threading.RLock()
+# Where a module keeps the hooks that these register.
+_TABLES = {
+    "register_forward_pre_hook": "_forward_pre_hooks",
+    "register_forward_hook": "_forward_hooks",
+    "register_full_backward_hook": "_backward_hooks",
+}
+
+
+class Hooks(ExitStack):
+    """Hooks of the thread that registers them, until the context is left.
+
+    A backward hook belongs to the passes of that thread, whichever thread runs the backward pass.
+
+    Args:
+        on_error: Told of what a hook raises, which else comes out of the forward pass.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> def call():
+        ...     layer(torch.ones(1, 2))
+        >>> other = threading.Thread(target=call)
+        >>> with Hooks() as hook:
+        ...     hook(layer.register_forward_hook, lambda module, args, output: print("seen"))
+        ...     call()
+        ...     other.start()  # and is not
+        ...     other.join()
+        seen
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None] | None = None) -> None:
+        super().__init__()
+        self._on_error = on_error
+
+    def __call__(self, register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
+        """Have `function` called where `register`, such as ``module.register_forward_hook``, says."""
+        module: nn.Module = getattr(register, "__self__")  # noqa: B009 - of a bound method
+        name = _TABLES[register.__name__]
+        with _LOCK:
+            table = vars(module)[name]
+            if not isinstance(table, _Table):
+                table = vars(module)[name] = _Table(table)
+            self.callback(_take_away, module, name, table)
+            handle = register(_OfThread(function, self._on_error), **options)
+        self.callback(handle.remove)
+
+
+def _take_away(module: nn.Module, name: str, table: _Table) -> None:
+    with _LOCK:
+        # A handle that somebody else got meanwhile points to this table, which then stays.
+        if not (table.ours or table.lent) and vars(module)[name] is table:
+            vars(module)[name] = table.others
+
+
+class _OfThread:
+    """A hook of the thread that made it."""
+
+    def __init__(self, function: Callable[..., None], on_error: Callable[[Exception], None] | None) -> None:
+        self.thread = threading.get_ident()
+        self.function = function
+        self.on_error = on_error
+
+    def __call__(self, *args: Any) -> None:
+        try:
+            self.function(*args)
+        except Exception as error:
+            if self.on_error is None:
+                raise
+            self.on_error(error)
+
+
+class _Table(MutableMapping[int, Any]):
+    """A module's hooks: those of everybody, and for a thread that has some of ours, those after them.
+
+    Args:
+        others: The module's own table, which is left as it is.
+    """
+
+    def __init__(self, others: OrderedDict[int, Any]) -> None:
+        self.others = others
+        self.ours: dict[int, _OfThread] = {}
+        self.lent = False
+
+    def _found(self) -> dict[int, Any]:
+        """As they are now: a hook may take others away while torch goes through them."""
+        found = dict(self.others)
+        if not torch.compiler.is_compiling():
+            here = threading.get_ident()
+            found.update((key, hook) for key, hook in list(self.ours.items()) if hook.thread == here)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def items(self) -> ItemsView[int, Any]:
+        """Number and hook."""
+        return self._found().items()
+
+    def values(self) -> ValuesView[Any]:
+        """The hooks."""
+        return self._found().values()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.ours or key in self.others
+
+    def __getitem__(self, key: int) -> Any:
+        return self.ours[key] if key in self.ours else self.others[key]
+
+    def __setitem__(self, key: int, hook: Any) -> None:
+        if isinstance(hook, _OfThread):
+            self.ours[key] = hook
+        else:
+            self.others[key], self.lent = hook, True
+
+    def __delitem__(self, key: int) -> None:
+        del (self.ours if key in self.ours else self.others)[key]
+
+    def move_to_end(self, key: int, last: bool = True) -> None:
+        """As torch asks for, where a hook is to come first."""
+        self.others.move_to_end(key, last)
+
+    def __reduce__(self) -> Any:
+        # In a copy, or in a file, nobody looks on.
+        return OrderedDict, (list(self.others.items()),)
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """This thread runs compiled parts as they were written: what torch.compile has traced ignores hooks added later."""
+    here = threading.get_ident()
+    with ExitStack() as stack:
+        for module in filter(is_compiled, modules_of(model)):
+            wraps: Any = getattr(module, "_orig_mod", None) if _is_wrapper(module) else None
+            if wraps is not None:
+                stack.enter_context(_run_by(here, module, "forward", wraps))
+            else:
+                stack.enter_context(_run_by(here, module, "_compiled_call_impl", module._call_impl))
+        yield
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile wraps it, or was called on it in place."""
+    return _is_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule"
+
+
+class _Switch:
+    """In place of what runs a compiled module: some threads run it as it was written."""
+
+    def __init__(self, compiled: Callable[..., Any], plain: Callable[..., Any]) -> None:
+        self.compiled, self.plain = compiled, plain
+        self.threads: list[int] = []
+        update_wrapper(self, compiled)  # the signature may be asked for
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and threading.get_ident() in self.threads:
+            return self.plain(*args, **kwargs)
+        return self.compiled(*args, **kwargs)
+
+
+@contextmanager
+def _run_by(thread: int, module: nn.Module, name: str, plain: Callable[..., Any]) -> Iterator[None]:
+    with _LOCK:
+        switch = vars(module)[name]
+        if not isinstance(switch, _Switch):
+            switch = vars(module)[name] = _Switch(switch, plain)
+        switch.threads.append(thread)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            switch.threads.remove(thread)
+            if not switch.threads and vars(module)[name] is switch:
+                vars(module)[name] = switch.compiled
+
+
+class ForAllThreads(Generic[T, V]):
+    """What can only be changed for all threads at once: the first to come changes it, the last to leave restores it.
+
+    Args:
+        read: Gives what `restore` will need of a thing.
+        restore: Called with the thing and that.
+
+    Example:
+        >>> lamp = torch.ones(1)
+        >>> dark = ForAllThreads(torch.clone, torch.Tensor.copy_)
+        >>> with dark([lamp], torch.any, lambda lamps: lamps[0].zero_()):
+        ...     with dark([lamp], torch.any, lambda lamps: print("not called")):
+        ...         print(lamp)
+        ...     print(lamp)
+        tensor([0.])
+        tensor([0.])
+        >>> lamp
+        tensor([1.])
+    """
+
+    def __init__(self, read: Callable[[T], V], restore: Callable[[T, V], Any]) -> None:
+        self._read, self._restore = read, restore
+        self._held: dict[T, tuple[int, V]] = {}
+
+    @contextmanager
+    def __call__(
+        self, things: Iterable[T], due: Callable[[T], Any], change: Callable[[list[T]], Any]
+    ) -> Iterator[None]:
+        """Changed in here: those of `things` that are `due`, and those that another thread has changed already."""
+        with _LOCK:
+            mine = [one for one in things if one in self._held or due(one)]
+            new = [one for one in mine if one not in self._held]
+            for thing in mine:
+                count, before = self._held[thing] if thing in self._held else (0, self._read(thing))
+                self._held[thing] = count + 1, before
+        try:
+            if new:
+                with _LOCK:
+                    change(new)
+            yield
+        finally:
+            with _LOCK:
+                for thing in mine:
+                    count, before = self._held.pop(thing)
+                    if count > 1:
+                        self._held[thing] = count - 1, before
+                    else:
+                        self._restore(thing, before)
