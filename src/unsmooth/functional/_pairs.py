@@ -55,7 +55,7 @@ def over_rows(tokens_BND: Tensor, of_rows: Callable[[Tensor, slice], Tensor]) ->
 
 def _hooks_are_taken() -> bool:
     """Whether hooks may be put on what is saved for a backward pass; within `torch.func.grad` they may not."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return True
     try:
         with torch.autograd.graph.saved_tensors_hooks(Tensor.detach, Tensor.detach):

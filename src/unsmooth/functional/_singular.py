@@ -24,7 +24,7 @@ def singular_values(matrix_BND: Tensor, count_B: Tensor) -> Tensor:
     tensor([[4., 3.]], dtype=torch.float64)
     """
     # A trace cannot ask how small the smallest is, and a gradient would meet the root of zero.
-    if torch.compiler.is_compiling() or (matrix_BND.requires_grad and torch.is_grad_enabled()):
+    if torch.compiler.is_dynamo_compiling() or (matrix_BND.requires_grad and torch.is_grad_enabled()):
         return _decomposed(matrix_BND)
     count, dim = matrix_BND.shape[1:]
     gram_BKK = matrix_BND @ matrix_BND.mT if count < dim else matrix_BND.mT @ matrix_BND

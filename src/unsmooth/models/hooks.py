@@ -111,7 +111,7 @@ class _Table(MutableMapping[int, Any]):
     def _found(self) -> dict[int, Any]:
         """As they are now: a hook may take others away while torch goes through them."""
         found = dict(self.others)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             here = threading.get_ident()
             found.update((key, hook) for key, hook in list(self.ours.items()) if hook.thread == here)
         return found
@@ -186,7 +186,7 @@ class _Switch:
         update_wrapper(self, compiled)  # the signature may be asked for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling() and threading.get_ident() in self.threads:
+        if not torch.compiler.is_dynamo_compiling() and threading.get_ident() in self.threads:
             return self.plain(*args, **kwargs)
         return self.compiled(*args, **kwargs)
 

@@ -50,7 +50,7 @@ def blend_whole(x: Tensor, of: Tensor, gain: Weight, shift: Weight) -> Tensor:
         >>> blend_whole(x, x, 0.0, -1.0).flatten().tolist()  # without its mean
         [1.0, -1.0]
     """
-    if torch.compiler.is_compiling() or not _has_kernel(x, of):
+    if torch.compiler.is_dynamo_compiling() or not _has_kernel(x, of):
         mean = of.mean(dim=1, keepdim=True, dtype=torch.promote_types(of.dtype, torch.float32))
         return blend(x, mean, gain, shift)
     flat, flat_of = x.flatten(2), None if of is x else of.flatten(2)

@@ -48,7 +48,7 @@ class Volatile:
 
     def begin(self) -> dict[str, Any]:
         """A place for what this thread holds from here on; what it held before is let go."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             self._threads = _by_thread()  # or what is not compiled would find what was before
             self.held.clear()
             return self.held
@@ -58,7 +58,7 @@ class Volatile:
 
     def here(self) -> dict[str, Any]:
         """What this thread holds or, where it began nothing, what was begun last."""
-        return self.held if torch.compiler.is_compiling() else self._threads.get(_thread(), self.held)
+        return self.held if torch.compiler.is_dynamo_compiling() else self._threads.get(_thread(), self.held)
 
     def own(self) -> dict[str, Any]:
         """What this thread has begun; not in compiled code."""
@@ -71,7 +71,7 @@ class Volatile:
     def end(self) -> None:
         """Let go of what this thread holds."""
         place = self.here()
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self._threads.pop(_thread(), None)
         place.clear()
 

@@ -113,7 +113,7 @@ class EnterBlock(Hook):
 
     def _check_projections(self, block: nn.Module) -> None:
         """Refuse a module in the place of one whose values or heads are edited: what it adds would go unedited."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         projections: Any = self.home.projections
         for path, known in projections.items():
@@ -191,7 +191,7 @@ class EnterBlock(Hook):
             causal: Whether it is known to hide what comes later, and means are over what came before.
         """
         averaging = [edit for edit in self._edits() if edit.causal != "unchanged" and not _goes_by_attention(edit)]
-        if not averaging or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(mask):
+        if not averaging or torch.compiler.is_dynamo_compiling() or is_functorch_wrapped_tensor(mask):
             return
         if mask.is_cuda and torch.cuda.is_current_stream_capturing():
             return

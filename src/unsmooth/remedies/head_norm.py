@@ -34,7 +34,7 @@ def head_norm(x_BHNE: Tensor, gain_E: Tensor, scale: float) -> Tensor:
         tensor([0.4243, 1.1314])
     """
     known = (torch.float32, torch.bfloat16, torch.float16)
-    if not torch.compiler.is_compiling() and may_fuse() and x_BHNE.is_cuda and x_BHNE.dtype in known:
+    if not torch.compiler.is_dynamo_compiling() and may_fuse() and x_BHNE.is_cuda and x_BHNE.dtype in known:
         out: Tensor = _HeadNorm.apply(x_BHNE, gain_E.contiguous(), scale)  # type: ignore[no-untyped-call]
         return out
     exact = x_BHNE.to(torch.promote_types(x_BHNE.dtype, torch.float32))

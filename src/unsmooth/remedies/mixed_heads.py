@@ -67,7 +67,7 @@ def may_fuse() -> bool:
     """Whether there are kernels, and nobody has asked torch for attention by plain operations."""
     fuses: Any = torch.backends.cuda
     # A compiler cannot look at these settings.
-    may = torch.compiler.is_compiling() or fuses.flash_sdp_enabled() or fuses.mem_efficient_sdp_enabled()
+    may = torch.compiler.is_dynamo_compiling() or fuses.flash_sdp_enabled() or fuses.mem_efficient_sdp_enabled()
     return HAS_TRITON and bool(may)
 
 

@@ -43,7 +43,7 @@ def begin_pass(shared: Volatile, by_stack: bool = True) -> None:
             timm's ``forward_intermediates`` goes over the blocks itself, and so does its checkpointing.
     """
     held = shared.begin()
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         held["pass"] = (object(), torch._C._current_graph_task_id())
         held["by_stack"] = by_stack
 
@@ -51,7 +51,7 @@ def begin_pass(shared: Volatile, by_stack: bool = True) -> None:
 def end_pass(shared: Volatile) -> None:
     """Let go of what blocks shared, unless they may run again in the backward pass."""
     # Compiled, what is left would be an output more, and a reason to compile again.
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():
         shared.end()
         return
     held = shared.here()
@@ -62,21 +62,25 @@ def end_pass(shared: Volatile) -> None:
 
 def goes_past_the_stack(shared: Volatile) -> bool:
     """Whether a block is called, not again in a backward pass, while the module that runs the stack is not."""
-    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+    if torch.compiler.is_dynamo_compiling() or torch._C._current_graph_task_id() != -1:
         return False
     return not shared.own().get("by_stack", False)
 
 
 def end_past_the_stack(shared: Volatile) -> None:
     """After the last block: the same for a pass that no module ends, where nothing of it can be needed again."""
-    if not torch.compiler.is_compiling() and not torch.is_grad_enabled() and shared.own().get("by_stack") is False:
+    if (
+        not torch.compiler.is_dynamo_compiling()
+        and not torch.is_grad_enabled()
+        and shared.own().get("by_stack") is False
+    ):
         shared.end()
 
 
 def shared_in(stream: Tensor, shared: Volatile) -> dict[str, Any]:
     """What the blocks of the pass share that `stream` belongs to."""
     held = shared.here()
-    if torch.compiler.is_compiling() or "pass" not in held:
+    if torch.compiler.is_dynamo_compiling() or "pass" not in held:
         return held
     mark, task = held["pass"]
     if torch._C._current_graph_task_id() == task:

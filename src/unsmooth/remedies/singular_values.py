@@ -59,7 +59,7 @@ def with_singular_values(
             out = out + (u * ratio) @ (u.mT @ (moved - (moved @ vh.mT) @ vh))
         else:
             out = out + ((moved - u @ (u.mT @ moved)) @ vh.mT * ratio) @ vh
-    if out.requires_grad and not torch.compiler.is_compiling():
+    if out.requires_grad and not torch.compiler.is_dynamo_compiling():
         out.register_hook(_first_only)  # type: ignore[no-untyped-call]
     return out.to(x_BNC.dtype)
 

@@ -24,7 +24,7 @@ _MOST, _MOST_WIDE = 2**18, 8192
 def has_kernels(x_BND: Tensor) -> bool:
     """Whether `spread_tokens` is for these tokens; a token that is alone has no distance to keep."""
     return (
-        not torch.compiler.is_compiling()
+        not torch.compiler.is_dynamo_compiling()
         and HAS_TRITON
         and x_BND.is_cuda
         and x_BND.ndim == 3

@@ -38,7 +38,7 @@ def weights_of_both(vectors_4E: Tensor, start: float) -> Tensor:
     tensor([[[ 1.0000, -0.2500]]])
     """
     known = (torch.float32, torch.bfloat16, torch.float16)
-    if not torch.compiler.is_compiling() and may_fuse() and vectors_4E.is_cuda and vectors_4E.dtype in known:
+    if not torch.compiler.is_dynamo_compiling() and may_fuse() and vectors_4E.is_cuda and vectors_4E.dtype in known:
         out: Tensor = _Weights.apply(vectors_4E, start)  # type: ignore[no-untyped-call]
         return out
     return F.pad(-share_of_second(vectors_4E, start).float().view(1, 1, 1), (1, 0), value=1.0)

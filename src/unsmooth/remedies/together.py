@@ -32,7 +32,7 @@ def grouped(found: Sequence[T], alike: Callable[[T], Hashable], numbers: Callabl
 @torch.no_grad()
 def copy_all(places: list[Tensor], values: list[Tensor]) -> None:
     """Copy tensors into others."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         for place, value in zip(places, values, strict=True):
             place.copy_(value)
         return

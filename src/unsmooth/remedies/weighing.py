@@ -39,7 +39,7 @@ def weigh(
     x_BNWE = torch.unflatten(x.flatten(2), 2, (a.numel(), -1))
     z_BNWE = None if z is None else torch.unflatten(z.flatten(2), 2, (a.numel(), -1))
     weights = [None if one is None else one.reshape(-1, 1) for one in (a, b, less_mean)]
-    if not torch.compiler.is_compiling() and _has_kernel(x, z):
+    if not torch.compiler.is_dynamo_compiling() and _has_kernel(x, z):
         out: Tensor = _Weigh.apply(x_BNWE, z_BNWE, *weights)  # type: ignore[no-untyped-call]
     else:
         out = weighed(x_BNWE, z_BNWE, *weights).to(x.dtype)

@@ -207,7 +207,7 @@ def exponential_map(before: float, after: float, tokens: int, query: Tensor, key
 def _is_whole(mix: Mix, call: Call) -> bool:
     """Whether places are the same in every sequence, and all in this call. A compiler makes one kernel of the map."""
     plain = call.memory is None and call.real_BN is None and call.starts_BN is None
-    return plain and mix.key.shape[2] == mix.query.shape[2] and not torch.compiler.is_compiling()
+    return plain and mix.key.shape[2] == mix.query.shape[2] and not torch.compiler.is_dynamo_compiling()
 
 
 def _lasts(map_1NN: Tensor) -> bool:

@@ -70,7 +70,7 @@ class Form(ExactBuffers):
 
     def recorded(self) -> bool:
         """Whether this pass is being compiled or captured in a CUDA graph, to be run again without Python."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return True
         return self.slots.parameter().device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 

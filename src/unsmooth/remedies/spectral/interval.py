@@ -92,7 +92,7 @@ def eigenvalues(psi: Tensor, how: str, interval: Interval) -> Tensor:
     [[-1.0, 0.0], [-4.0, -0.0]]
     """
     if how == "clip":
-        through: Any = _CompiledClipThrough if torch.compiler.is_compiling() else _ClipThrough
+        through: Any = _CompiledClipThrough if torch.compiler.is_dynamo_compiling() else _ClipThrough
         clipped: Tensor = through.apply(psi, interval.low, interval.high)
         return clipped
     if how == "sigmoid":

@@ -50,7 +50,7 @@ class _ScaledRows(torch.autograd.Function):
 
 def scaled_rows(slots: ValueSlots, factor: Tensor) -> Tensor:
     """The value weights (G, E, D) times a number to which no gradient goes."""
-    if torch.compiler.is_compiling():  # which fuses plain operations by itself
+    if torch.compiler.is_dynamo_compiling():  # which fuses plain operations by itself
         return slots.rows() * factor
     out: Tensor = _ScaledRows.apply(slots.parameter(), factor, slots)  # type: ignore[no-untyped-call]
     return out

@@ -99,7 +99,7 @@ class RandAugment(nn.Module):
 
     def _moved(self, images_BCHW: Tensor, matrices_B23: Tensor, cubic_B: Tensor) -> Tensor:
         """Moving pixels is most of the work: where shapes may depend on what was drawn, only images that move do it."""
-        if images_BCHW.device.type != "cpu" or torch.compiler.is_compiling():
+        if images_BCHW.device.type != "cpu" or torch.compiler.is_dynamo_compiling():
             everywhere: Tensor = self.affine(images_BCHW, matrices_B23, cubic_B)
             return everywhere
         pixels = images_BCHW.to(torch.int64).flatten(2)
