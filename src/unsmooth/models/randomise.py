@@ -6,9 +6,11 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unsmooth.models.origin import origin_of, set_origin, unwrapped
 from unsmooth.models.remedied import HOME, brought_by_edits, computed_weights, edits_of, is_remedied
@@ -35,7 +37,7 @@ def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
         seed: The same seed gives the same weights, on any device.
     """
     inner = unwrapped(model)
-    with private_randomness(seed):
+    with _Draws(seed):
         fresh = _rebuilt(inner) or _reset(copy.deepcopy(inner).cpu())
     _place_like(fresh, inner)
     origin = origin_of(inner)
@@ -46,9 +48,25 @@ def with_random_weights(model: nn.Module, seed: int) -> nn.Module:
     return fresh.eval()
 
 
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What this thread draws on the CPU comes from a generator of its own, and not from the one of all threads."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            taken = any(one.name == "generator" for one in func._schema.arguments)
+            func = func if taken else func.overloadpacket.generator
+            kwargs["generator"] = self.generator
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def private_randomness(seed: int) -> Iterator[None]:
-    """Seed the CPU generator for a while, and put it back as it was.
+    """Seed the CPU generator for a while, and put it back as it was: it is that of all threads.
 
     ``torch.manual_seed`` is not used, because it would seed the accelerators too and leave them so.
     """

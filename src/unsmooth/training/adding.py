@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
@@ -14,10 +16,10 @@ from unsmooth.models.watch import first_input, first_output
 
 
 class AddedLosses:
-    """Listens to a model in training mode, and makes losses of what it heard in the last pass.
+    """Listens to a model that this thread trains, and makes losses of what it heard in the last pass.
 
     Tokens that the model itself puts in front, such as a class token, and padding are left out. Hooks stay for the run:
-    ones that come and go would be compiled anew in every step.
+    ones that come and go would be compiled anew in every step, and compiled code cannot ask which thread it runs in.
 
     Args:
         texts: What `unsmooth.losses.parse_loss` takes.
@@ -28,6 +30,7 @@ class AddedLosses:
         self.terms = tuple(parse_loss(text) for text in texts)
         self.heard: dict[int, Tensor] = {}
         self.masks: dict[str, Tensor | None] = {}
+        self._thread = threading.get_ident()
         if self.terms:
             self._listen(model)
 
@@ -47,6 +50,11 @@ class AddedLosses:
         for layer in sorted(needed - {0}):
             block = blocks[layer - 1]
             block.register_forward_hook(HearBlock(self, layer, anatomy.host.batch_first(block)))
+
+    def listens_to(self, module: nn.Module) -> bool:
+        """Whether a call of a block is the training's."""
+        own = torch.compiler.is_dynamo_compiling() or threading.get_ident() == self._thread
+        return own and module.training
 
     def total(self, loss: Tensor) -> Tensor:
         """The task's loss of the pass just made, with these added; what was heard is forgotten."""
@@ -68,7 +76,7 @@ class HearEntry:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Called by torch before the block."""
-        if module.training:
+        if self.added.listens_to(module):
             self.added.masks["real"] = self.host.real_tokens(args, kwargs)
             if self.keeps:
                 found = first_input(args, kwargs)
@@ -83,7 +91,7 @@ class HearBlock:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """Called by torch after the block."""
-        if module.training:
+        if self.added.listens_to(module):
             found = first_output(output)
             self.added.heard[self.layer] = found if self.batch_first else found.transpose(0, 1)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from unsmooth.models.hooks import Hooks
 from unsmooth.training.snapshot import unwrapped
 from unsmooth.training.step import Step
 
@@ -72,18 +73,13 @@ def where_it_began(engine: Step, batches: Iterable[int]) -> str:
 
 @contextmanager
 def _watched(model: nn.Module, found: list[str]) -> Iterator[None]:
-    handles = []
-    for name, module in model.named_modules():
-        # Only the innermost modules, and never the wrapper: what contains the culprit would be named as well.
-        if any(True for _ in module.children()):
-            continue
-        handles.append(module.register_forward_hook(_forward_hook(name, found)))
-        handles.append(module.register_full_backward_hook(_backward_hook(name, found)))
-    try:
+    with Hooks() as hook:
+        for name, module in model.named_modules():
+            # Only the innermost modules, and never the wrapper: what contains the culprit would be named as well.
+            if not any(True for _ in module.children()):
+                hook(module.register_forward_hook, _forward_hook(name, found))
+                hook(module.register_full_backward_hook, _backward_hook(name, found))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
