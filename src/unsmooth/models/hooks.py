@@ -96,14 +96,22 @@ class _OfThread:
             self.on_error(error)
 
 
-class _Table(MutableMapping[int, Any]):
+_PLAIN: Any = OrderedDict
+
+
+class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[metaclass]
     """A module's hooks: those of everybody, and for a thread that has some of ours, those after them.
 
+    As a dict, which is how a compiler reads it past all methods, it holds those of everybody.
+
     Args:
-        others: The module's own table, which is left as it is.
+        others: The module's own table, to which handles point that were given out before; it is what counts.
     """
 
     def __init__(self, others: OrderedDict[int, Any]) -> None:
+        _PLAIN.__init__(self)
+        for key, hook in others.items():
+            _PLAIN.__setitem__(self, key, hook)
         self.others = others
         self.ours: dict[int, _OfThread] = {}
         self.lent = False
@@ -141,13 +149,19 @@ class _Table(MutableMapping[int, Any]):
             self.ours[key] = hook
         else:
             self.others[key], self.lent = hook, True
+            _PLAIN.__setitem__(self, key, hook)
 
     def __delitem__(self, key: int) -> None:
-        del (self.ours if key in self.ours else self.others)[key]
+        if key in self.ours:
+            del self.ours[key]
+        else:
+            del self.others[key]
+            _PLAIN.__delitem__(self, key)
 
     def move_to_end(self, key: int, last: bool = True) -> None:
         """As torch asks for, where a hook is to come first."""
         self.others.move_to_end(key, last)
+        _PLAIN.move_to_end(self, key, last)
 
     def __reduce__(self) -> Any:
         # In a copy, or in a file, nobody looks on.
