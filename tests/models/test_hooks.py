@@ -10,7 +10,7 @@ import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -118,15 +118,36 @@ def pausing(data: Tensor, pause: Callable[[], None]) -> Iterator[Tensor]:
     yield data
 
 
+class Gate(nn.Identity):
+    """Where a thread that is not the main one stands still once, in the middle of a pass."""
+
+    pause: Callable[[], None] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pause is not None and threading.current_thread() is not threading.main_thread():
+            pause, self.pause = self.pause, None
+            pause()
+        return x
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_scans_that_overlap_give_what_each_gives_alone(training: bool) -> None:
-    model, data, other = torch_encoder(), noise(2, 5, 16), noise(3, 8, 16)
+    model, gate, data, other = torch_encoder(), Gate(), noise(2, 5, 16), noise(3, 8, 16)
+    model.layers[1].dropout2 = gate
     alone = [scan(model, [one, one], progress=False).rows for one in (data, other)]
     model.train(training)
-    with another_inside(lambda pause: scan(model, pausing(data, pause), progress=False)) as found:
-        mine = scan(model, [other, other], progress=False)
+
+    def work(pause: Callable[[], None]) -> Any:
+        gate.pause = pause
+        return scan(model, [data, data], progress=False)
+
+    with ExitStack() as stack:
+        found = stack.enter_context(another_inside(work))
+        first = scan(model, [other, other], progress=False)
         assert not model.training, "the other scan is not over"
-    assert mine.rows == alone[1]
+        assert found == []
+        last = scan(model, pausing(other, stack.close), progress=False)
+    assert first.rows == last.rows == alone[1], "whichever ends first"
     assert found[0].rows == alone[0]
     assert {module.training for module in model.modules()} == {training}
     assert hooks_left(model) == 0
@@ -310,12 +331,15 @@ def test_what_is_changed_for_all_threads_is_put_back_by_the_last_to_leave() -> N
             with quiet_evaluation(model), any_kernel(), whole_feed_forward(model):
                 pause()
 
-        with another_inside(work):
+        with ExitStack() as stack:
+            stack.enter_context(another_inside(work))
             with quiet_evaluation(model.encoder), any_kernel(), whole_feed_forward(model):
                 pass
-            assert not any(module.training for module in model.modules())
-            assert not torch.are_deterministic_algorithms_enabled()
-            assert model.encoder.layer[0].chunk_size_feed_forward == 0
+            with quiet_evaluation(model), any_kernel(), whole_feed_forward(model):
+                stack.close()
+                assert model.encoder.layer[0].chunk_size_feed_forward == 0
+                assert not torch.are_deterministic_algorithms_enabled()
+                assert not any(module.training for module in model.modules())
         assert all(module.training for module in model.modules())
         assert torch.are_deterministic_algorithms_enabled()
         assert model.encoder.layer[0].chunk_size_feed_forward == 3

@@ -99,7 +99,7 @@ class _OfThread:
 _PLAIN: Any = OrderedDict
 
 
-class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[metaclass]
+class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[metaclass, misc]
     """A module's hooks: those of everybody, and for a thread that has some of ours, those after them.
 
     As a dict, which is how a compiler reads it past all methods, it holds those of everybody.
