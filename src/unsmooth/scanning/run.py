@@ -49,8 +49,10 @@ def scan(
     stack whose inputs the data does not have is left out, and a note says so.
 
     One forward pass in evaluation mode; hooks turn each tensor into a few sums where it is and are gone afterwards.
-    Under ``torchrun`` with an initialised process group the batches are dealt out to the ranks and every rank
-    returns the result of all.
+    Other threads may scan the model too, or serve it: their calls are not seen, and give what they would give. Only a
+    model in training mode is in evaluation mode for all of them until its last scan ends, and one that `device` moves
+    is moved for all. Under ``torchrun`` with an initialised process group the batches are dealt out to the ranks and
+    every rank returns the result of all.
 
     Args:
         model: An nn.Module, or a name for `unsmooth.load`.
