@@ -23,7 +23,7 @@ def singular_values(matrix_BND: Tensor, count_B: Tensor) -> Tensor:
     >>> singular_values(torch.tensor([[[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]]).double(), torch.tensor([2]))
     tensor([[4., 3.]], dtype=torch.float64)
     """
-    # A trace cannot ask how small the smallest is, and a gradient would meet the root of zero.
+    # A gradient would meet the root of zero.
     if torch.compiler.is_compiling() or (matrix_BND.requires_grad and torch.is_grad_enabled()):
         return _decomposed(matrix_BND)
     count, dim = matrix_BND.shape[1:]
@@ -33,7 +33,11 @@ def singular_values(matrix_BND: Tensor, count_B: Tensor) -> Tensor:
     smallest_B1 = squares_BK.gather(1, count_B.long().clamp_min(1).unsqueeze(-1) - 1)
     lost_B = ~(smallest_B1 > _TRUSTED * squares_BK[:, :1]).squeeze(-1)
     singular_BK: Tensor = squares_BK.clamp_min(0.0).sqrt()
-    if bool(lost_B.any()):
+    try:
+        some_lost = bool(lost_B.any())
+    except RuntimeError:  # within torch.vmap nobody can ask
+        return _decomposed(matrix_BND)
+    if some_lost:
         singular_BK[lost_B] = _decomposed(matrix_BND[lost_B])
     return singular_BK
 

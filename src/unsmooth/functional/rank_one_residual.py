@@ -53,14 +53,14 @@ def rank_one_residual(
     """
     tokens = Tokens.of(x, mask)
     if norm == "frobenius":
-        return root(diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True))
+        return root(diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True)).to(tokens.dtype)
     if norm != "composite":
         raise expected('`norm` "composite" or "frobenius"', repr(norm), 'norm="composite"')
-    whole = _squared_composite(tokens.absolute_columns_BD, tokens.absolute_rows_BN)
-    rest = _squared_composite(tokens.centred_absolute_columns_BD, tokens.centred_absolute_rows_BN)
-    return root(ratio(rest, whole, otherwise=0.0))
+    columns = _largest(tokens.centred_absolute_columns_BD, tokens.absolute_columns_BD)
+    rows = _largest(tokens.centred_absolute_rows_BN, tokens.absolute_rows_BN)
+    return root(columns * rows).to(tokens.dtype)
 
 
-def _squared_composite(columns_BD: Tensor, rows_BN: Tensor) -> Tensor:
-    """‖M‖₁‖M‖_∞ from the absolute column and row sums; zero rows at padding change neither."""
-    return columns_BD.amax(dim=-1) * rows_BN.amax(dim=-1)
+def _largest(rest_BK: Tensor, whole_BK: Tensor) -> Tensor:
+    """Quotient of the largest sums; zero rows at padding do not change them."""
+    return ratio(rest_BK.amax(dim=-1), whole_BK.amax(dim=-1), otherwise=0.0)

@@ -122,7 +122,7 @@ class Collector:
         named = self.confounding and any(place.site == "residual" for place in places)
         wanted = self._wanted | READS if named else self._wanted
         sums, confounds, counts = [], [], []
-        for block in blocks(tokens, self._workspace):
+        for block in blocks(tokens, self._workspace, waits=not self.rows_only):
             sums.append(measure(block, wanted))
             if named:
                 confounds.append(find_confounds(block, sums[-1]))
