@@ -196,11 +196,13 @@ def blocks(tokens: Tokens, workspace: Workspace, *, waits: bool = True) -> Itera
 
 def _beyond_float32(block: Block) -> bool:
     """Whether a token is so long or short, without being zero, that its square would lose digits in float32."""
-    if block.values_BND.dtype == torch.float64 or block.values_BND.device.type == "mps":
+    if block.values_BND.dtype == torch.float64 or block.values_BND.device.type == "mps" or not len(block.norms_BN):
         return False
-    odd_BN = (block.norms_BN < _SHORT) | (block.norms_BN > _LONG)
-    odd_BN = odd_BN if block.mask_BN is None else odd_BN & block.mask_BN
-    return bool(odd_BN.any()) and bool(block.values_BND[odd_BN].any())
+    norms_BN = block.norms_BN if block.mask_BN is None else block.norms_BN.masked_fill(~block.mask_BN, 1.0)
+    least, most = (float(norm) for norm in torch.aminmax(norms_BN))
+    if _SHORT < least and most < _LONG:
+        return False
+    return bool(block.values_BND[(norms_BN < _SHORT) | (norms_BN > _LONG)].any())
 
 
 def _block(
@@ -245,7 +247,7 @@ def measure(block: Block, wanted: frozenset[str] = SUMS) -> Sums:
     rest_BND = centre(block.values_BND, shortest_BD, block.mask_BN, out=block.room_BND)
     from_it_BD = block.over_tokens(rest_BND) / block.count_B.clamp_min(1.0).unsqueeze(-1)
     # Without a real token the shortest one is padding.
-    found["mean_BD"] = torch.where(block.count_B.unsqueeze(-1) == 0, 0.0, shortest_BD + from_it_BD)
+    found["mean_BD"] = (shortest_BD + from_it_BD) * block.count_B.clamp_max(1.0).unsqueeze(-1)
     if not wanted.isdisjoint(_CENTRED):
         rest_BND = centre(rest_BND, from_it_BD, block.mask_BN, out=block.room_BND)
         found["centred_energy_B"] = block.at_real(euclidean_norm(rest_BND)).square().sum(dim=1)
