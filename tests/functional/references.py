@@ -70,10 +70,11 @@ def token_diversity(x: Matrix, squared: bool = True) -> float:
     whole = sum(float(token @ token) for token in x)
     if whole == 0 or _all_equal(x):
         return 0.0
-    if not squared:
-        return 1.0 - token_similarity(x, squared=False)
     mean = _mean(x)
-    return sum(float((token - mean) @ (token - mean)) for token in x) / whole
+    share = sum(float((token - mean) @ (token - mean)) for token in x) / whole
+    if squared or share >= 1.0:
+        return share
+    return -math.expm1(math.log1p(-share) / 2.0)  # 1 − √(1 − share)
 
 
 def hfc_lfc(x: Matrix) -> float:

@@ -74,7 +74,7 @@ def _tokens_of_pair(pair_BP: Tensor, count_B1: Tensor) -> tuple[Tensor, Tensor]:
 def _cosines(tokens: Tokens, first_BP: Tensor, second_BP: Tensor) -> Tensor:
     unit_BND = tokens.exact_BND * tokens.inverse_norms_BN.unsqueeze(-1)
     batch, slots = first_BP.shape
-    if unit_BND.device.type == "cpu" and unit_BND.shape[1] ** 2 <= _PRODUCTS * slots:
+    if batch and unit_BND.device.type == "cpu" and unit_BND.shape[1] ** 2 <= _PRODUCTS * slots:
         # In float64, which autocast leaves alone.
         every = (unit_ND @ unit_ND.mT for unit_ND in unit_BND)
         picked = [products[i, j] for products, i, j in zip(every, first_BP, second_BP, strict=True)]
