@@ -200,7 +200,7 @@ def _beyond_float32(block: Block) -> bool:
         return False
     norms_BN = block.norms_BN if block.mask_BN is None else block.norms_BN.masked_fill(~block.mask_BN, 1.0)
     least, most = (float(norm) for norm in torch.aminmax(norms_BN))
-    if _SHORT < least and most < _LONG:
+    if least > _SHORT and most < _LONG:
         return False
     return bool(block.values_BND[(norms_BN < _SHORT) | (norms_BN > _LONG)].any())
 
