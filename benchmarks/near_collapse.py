@@ -166,6 +166,69 @@ def _start(source: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+PAGE = """# Numbers near collapse
+
+Tokens of deep networks may differ in their last digits only, and be of any length. What the metrics do about it, and
+what no metric can. The tables are worst relative errors over {seeds} random inputs (100 float32 tokens, 64 features),
+each as the function and as a scan measures it, against 64 bits of mantissa on the same numbers: commit {before} →
+now. ∞ is NaN or an overflow; a dash, that float32 cannot hold the result. `python -m benchmarks.near_collapse`
+measures them again.
+
+- **Metrics as functions** work in float64 on what they are given. Tokens are centred in two steps: the first token is
+  taken off all, which loses no digit of what differs, and then the mean of the rest.
+- **A scan** works in float32 the same way, with the shortest token, so that a massive one does no harm. Where a token
+  is shorter than 1e-3 or longer than 1e12 its block is measured in float64. A monitor on a GPU, which may not wait
+  for an answer, is the exception: there tokens shorter than 1e-19 count as zero, and beyond 1e18 the value is NaN.
+- **Zero** is a token of zeros; in float64 input also one shorter than 1.5e-154.
+- `dirichlet_energy` and `feature_map_variance` are squares: what float32 cannot hold is 0 or infinite.
+
+{tables}
+## What the activations' type has rounded away
+
+A number can be exact about tokens that are themselves rounded. Rounding to a type of machine epsilon ε adds about
+ε²/24 of the energy to what differs: 2.5e-6 for bfloat16, 4.0e-8 for float16, 5.9e-16 for float32. A true diversity at
+this level is measured as about twice as much, at ten times the level as 10 % too much, and below it as anything.
+`MetricCard.rounding` of a scan has the level for each metric that is 0 for equal tokens; where a curve comes within
+ten times of it, a note says so and the charts draw it. What the model's own arithmetic in that type rounds comes on
+top.
+
+## What attention has by chance
+
+|λ₂| of attention needs something to be compared with, and equal entropy alone does not say what.
+`random_second_eigenvalue` has two nulls, as quantiles simulated at the map's own size (`python -m
+benchmarks.random_markov`):
+
+- **Dirichlet rows** (`random_markov`): independent weights, with few entries that are large.
+- **Softmax of random logits** (`random_softmax`) has larger entries at the same entropy, so that its |λ₂| is larger:
+  trained heads look structured beside Dirichlet rows by default. A head above it has more than entropy and a softmax
+  explain.
+
+The radius √(n Var) of the circular law, which was drawn before, is the limit of large n, and lies below |λ₂| of
+random maps.
+"""
+
+
+def _cell(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.0e}"
+
+
+def page(content: dict[str, Any]) -> str:
+    """docs/numerics.md."""
+    tables = []
+    for by, title in (("diversity", "By diversity"), ("residual", "By residual"), ("scale", "By scale")):
+        values = list(next(iter(content["now"][by].values())))
+        lines = [f"## {title}", "", f"| | {' | '.join(values)} |", "|---|" + "---|" * len(values)]
+        for name, row in content["now"][by].items():
+            then = content["then"][by][name]
+            unheld = by == "scale" and name == "dirichlet_energy"
+            cells = [
+                "–" if unheld and row[key] is None else f"{_cell(then[key])} → {_cell(row[key])}" for key in values
+            ]
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        tables.append("\n".join([*lines, ""]))
+    return PAGE.format(seeds=content["seeds"], before=content["before"], tables="\n".join(tables))
+
+
 def main() -> None:
     """Measure both versions and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -195,8 +258,10 @@ def main() -> None:
         content["then"] = json.loads(_start(given.before, "--errors", str(seeds)).communicate()[0])
         versions = {"before": given.before, "now": now, "now again": now}
         content["cost"] = [cost(versions, rounds, size) for size in ((12, 256, 8, 128), (12, 256, 2, 512))]
-    text = json.dumps(content, indent=1).replace("Infinity", "null")
-    Path(given.out).write_text(text.replace("NaN", "null") + "\n")
+    text = json.dumps(content, indent=1).replace("Infinity", "null").replace("NaN", "null")
+    Path(given.out).write_text(text + "\n")
+    if given.before:
+        (ROOT / "docs/numerics.md").write_text(page(json.loads(text)))
     print(text)
 
 

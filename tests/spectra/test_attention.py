@@ -142,7 +142,7 @@ def test_impossible_randomness_is_told() -> None:
         random_markov(8, 1.0)
     with pytest.raises(UnsmoothError, match="two tokens"):
         random_second_eigenvalue(1, 0.5)
-    with pytest.raises(UnsmoothError, match="of 0.5 or"):
+    with pytest.raises(UnsmoothError, match=r"of 0\.5 or"):
         random_second_eigenvalue(8, 0.5, quantile=0.9)
     with pytest.raises(UnsmoothError, match="dirichlet"):
         random_second_eigenvalue(8, 0.5, null="normal")  # type: ignore[arg-type]

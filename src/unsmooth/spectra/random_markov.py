@@ -1,8 +1,8 @@
 """Random attention to compare with: Markov matrices of a given size and entropy.
 
-Two nulls, because equal entropy does not say how it is spread. `random_markov` has Dirichlet rows, the least that a row
-of this entropy must have; `random_softmax` has the heavier entries that a softmax of unstructured logits gives. A head
-above both has more than its entropy makes it have.
+Two nulls, because equal entropy does not say how it is spread: `random_markov` has Dirichlet rows, `random_softmax` the
+larger entries that a softmax of unstructured logits has at the same entropy. A head above both has more than its
+entropy makes it have.
 """
 
 from __future__ import annotations
