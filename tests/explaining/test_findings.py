@@ -79,7 +79,8 @@ def test_causal_attention_is_held_against_causal_chance() -> None:
     ).heads:
         assert head.entropy is not None
         draws = [np.sort(np.diag(random_causal(6, head.entropy, generator)))[-2] for _ in range(2000)]
-        assert head.random_second_eigenvalue == pytest.approx(np.mean(draws), abs=0.03)
+        assert head.random_second_eigenvalue == pytest.approx(np.quantile(draws, 0.95), abs=0.03)
+        assert head.softmax_second_eigenvalue is not None
 
 
 def random_causal(tokens: int, entropy: float, generator: np.random.Generator) -> Matrix:

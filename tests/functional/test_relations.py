@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 import torch
 
 from tests.functional.cases import attention_maps, gaussian
 from unsmooth import functional as uf
+from unsmooth.errors import UnsmoothError
 from unsmooth.functional._thinned import thinned
 from unsmooth.functional.linear_cka import alignment, centred_products
 
@@ -159,3 +161,55 @@ def test_long_sequences_are_thinned_alike_wherever_their_padding_is() -> None:
     kept = thinned(uf.Tokens(x, short), 256)
     assert kept.count_B.tolist() == [100]
     assert torch.equal(kept.values_BND[0, :100], x[0, :100])
+
+
+def _composite(x: np.ndarray) -> float:
+    return math.sqrt(np.abs(x).sum(axis=0).max() * np.abs(x).sum(axis=1).max())
+
+
+def _least_composite(x: np.ndarray) -> float:
+    """Least norm over centres: √(ab) is the least of (ta + b/t)/2 over t, each of which is a linear programme."""
+    (n, d), best = x.shape, math.inf
+    each = np.eye(n * d)
+    # Unknown: the centre (d), |x − centre| (n·d), the largest column sum a and row sum b.
+    below = np.hstack([np.tile(np.eye(d), (n, 1)), -each, np.zeros((n * d, 2))])
+    above = np.hstack([-np.tile(np.eye(d), (n, 1)), -each, np.zeros((n * d, 2))])
+    columns = np.hstack([np.zeros((d, d)), np.tile(np.eye(d), (1, n)), -np.ones((d, 1)), np.zeros((d, 1))])
+    rows = np.hstack([np.zeros((n, d)), np.repeat(np.eye(n), d, axis=1), np.zeros((n, 1)), -np.ones((n, 1))])
+    limits = np.concatenate([x.ravel(), -x.ravel(), np.zeros(d + n)])
+    for t in np.exp(np.linspace(-3, 3, 61)):
+        costs = np.concatenate([np.zeros(d + n * d), [t, 1 / t]])
+        bounds = [(None, None)] * d + [(0, None)] * (n * d + 2)
+        found = scipy.optimize.linprog(costs, np.vstack([below, above, columns, rows]), limits, bounds=bounds)
+        best = min(best, _composite(x - found.x[:d]))
+    return best
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (9, 4), (4, 8), (12, 6)])
+@pytest.mark.parametrize("kind", ["plain", "massive token", "skewed", "near collapse, tiny"])
+def test_the_argmin_of_the_composite_norm_against_linear_programmes(shape: tuple[int, int], kind: str) -> None:
+    x = gaussian(1, *shape).double()
+    if kind == "massive token":
+        x[:, 0] *= 20.0
+    elif kind == "skewed":
+        x = x**3 + 0.5
+    factor = 1e-30 if "tiny" in kind else 1.0
+    want = _least_composite(x[0].numpy())
+    if "collapse" in kind:
+        x = 1.0 + 1e-6 * x
+        want *= 1e-6
+    want /= _composite(x[0].numpy())
+    got = uf.rank_one_residual(x * factor, centre="argmin").item()
+    assert want * 0.999 <= got <= want * 1.002
+    assert got <= uf.rank_one_residual(x * factor).item()
+
+
+def test_the_argmin_does_not_see_padding_and_is_zero_for_equal_tokens() -> None:
+    x, mask = gaussian(2, 9, 5), torch.arange(9) < torch.tensor([[9], [6]])
+    padded = uf.rank_one_residual(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, centre="argmin")
+    alone = torch.cat([uf.rank_one_residual(x[:1], centre="argmin"), uf.rank_one_residual(x[1:, :6], centre="argmin")])
+    torch.testing.assert_close(padded, alone)
+    assert uf.rank_one_residual(x[:, :1].expand(2, 9, 5), centre="argmin").tolist() == [0.0, 0.0]
+    assert uf.rank_one_residual(torch.full((1, 3, 2), torch.nan), centre="argmin").isnan().item()
+    with pytest.raises(UnsmoothError, match="centre"):
+        uf.rank_one_residual(x, centre="median")  # type: ignore[arg-type]

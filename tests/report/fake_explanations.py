@@ -89,6 +89,7 @@ def head_finding(layer: int, head: int) -> HeadFinding:
         dobrushin=0.6,
         entropy=0.8 - 0.05 * layer,
         random_second_eigenvalue=0.15,
+        softmax_second_eigenvalue=0.25,
     )
 
 
@@ -117,7 +118,8 @@ def weights_alone(name: str = "from weights") -> Explanation:
     activations = ("scale", "drift", "gains", "breakdown", "escalation", "escalation_bound")
     streams = ("similarity_before", "similarity_after", "cosine_before", "cosine_after")
     nothing = dict.fromkeys((*activations, *streams, "rest_modulus", "mode_cosine"))
-    spectra = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy", "random_second_eigenvalue")
+    chance = ("random_second_eigenvalue", "softmax_second_eigenvalue")
+    spectra = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy", *chance)
     unknown = dict.fromkeys((*spectra, "rest_modulus", "token_eigenvalue", "mode_cosine"))
     return replace(
         whole,

@@ -148,7 +148,8 @@ def test_heads_stand_with_their_mean_and_the_random_reference() -> None:
     assert len(table(spec, "heads")) == DEPTH * HEADS
     lines = {(row["line"], row["layer"]): row["value"] for row in table(spec, "lines")}
     assert lines["mean of the heads", 1] == pytest.approx(0.35)  # of 0.2, 0.3, 0.4, 0.5
-    assert lines["random matrices of the same entropy", DEPTH] == 0.15
+    assert lines["95 % of random maps: Dirichlet rows", DEPTH] == 0.15
+    assert lines["95 % of random maps: softmax of random logits", DEPTH] == 0.25
 
 
 def test_wide_gains_are_drawn_on_a_logarithmic_axis() -> None:

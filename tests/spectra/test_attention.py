@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy
 import pytest
 import torch
 
 from tests.spectra.references import causal_maps, random_maps
 from unsmooth.errors import UnsmoothError
-from unsmooth.spectra import attention_spectrum, random_markov, random_second_eigenvalue
+from unsmooth.spectra import attention_spectrum, random_markov, random_second_eigenvalue, random_softmax
 
 
 def others(values: numpy.ndarray) -> numpy.ndarray:
@@ -76,20 +78,36 @@ def test_random_markov_has_the_entropy_asked_for(entropy: float, causal: bool) -
     assert float(rows.mean()) == pytest.approx(entropy, abs=0.01)
 
 
-@pytest.mark.parametrize("entropy", [0.5, 0.8, 0.95])
-def test_random_second_eigenvalue_against_samples(entropy: float) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("null", ["dirichlet", "softmax"])
+@pytest.mark.parametrize("entropy", [0.45, 0.75, 0.93])
+def test_random_second_eigenvalue_against_samples(
+    entropy: float, null: Literal["dirichlet", "softmax"], causal: bool
+) -> None:
+    """Between the sizes and entropies of the table."""
     generator = torch.Generator().manual_seed(1)
-    seconds = [
-        numpy.abs(others(numpy.linalg.eigvals(random_markov(150, entropy, generator).numpy()))).max() for _ in range(12)
-    ]
-    assert random_second_eigenvalue(150, entropy) == pytest.approx(numpy.mean(seconds), rel=0.12)
+    draw = random_markov if null == "dirichlet" else random_softmax
+    maps = [draw(50, entropy, generator, causal).numpy() for _ in range(150)]
+    seconds = [numpy.sort(numpy.abs(numpy.linalg.eigvals(one)))[-2] for one in maps]
+    for quantile, rel in ((0.5, 0.03), (0.95, 0.12)):
+        found = random_second_eigenvalue(50, entropy, causal, null=null, quantile=quantile)
+        assert found == pytest.approx(numpy.quantile(seconds, quantile), rel=rel)
 
 
-@pytest.mark.parametrize("entropy", [0.4, 0.8, 0.95])
-def test_random_causal_second_eigenvalue_against_samples(entropy: float) -> None:
-    generator = torch.Generator().manual_seed(2)
-    seconds = [float(random_markov(60, entropy, generator, True).diagonal()[1:].max()) for _ in range(400)]
-    assert random_second_eigenvalue(60, entropy, causal=True) == pytest.approx(numpy.mean(seconds), abs=0.02)
+def test_a_softmax_of_equal_entropy_has_the_larger_second_eigenvalue() -> None:
+    for entropy in (0.5, 0.8, 0.95):
+        least = random_second_eigenvalue(200, entropy)
+        assert random_second_eigenvalue(200, entropy, quantile=0.95) > least
+        assert random_second_eigenvalue(200, entropy, null="softmax") > 1.05 * least
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_random_softmax_has_the_entropy_asked_for(causal: bool) -> None:
+    a_NN = random_softmax(80, 0.7, torch.Generator().manual_seed(0), causal)
+    keys = torch.arange(1, 81).double() if causal else torch.full((80,), 80.0).double()
+    rows = -torch.xlogy(a_NN, a_NN).sum(-1)[causal:] / keys.log()[causal:]
+    assert float(rows.mean()) == pytest.approx(0.7, abs=1e-4)
+    assert float(a_NN.triu(1).max() > 0) == (not causal)
 
 
 def test_random_markov_follows_its_generator() -> None:
@@ -124,3 +142,7 @@ def test_impossible_randomness_is_told() -> None:
         random_markov(8, 1.0)
     with pytest.raises(UnsmoothError, match="two tokens"):
         random_second_eigenvalue(1, 0.5)
+    with pytest.raises(UnsmoothError, match=r"of 0\.5 or"):
+        random_second_eigenvalue(8, 0.5, quantile=0.9)
+    with pytest.raises(UnsmoothError, match="dirichlet"):
+        random_second_eigenvalue(8, 0.5, null="normal")  # type: ignore[arg-type]

@@ -49,7 +49,8 @@ class HeadFinding:
         quotient_norm: ‖(I − Π) A (I − Π)‖₂, the largest growth in one step of what differs.
         dobrushin: Half the largest 1-norm distance of two rows of A.
         entropy: Mean row entropy over its maximum.
-        random_second_eigenvalue: |μ₂| of random Markov matrices of the same size and entropy.
+        random_second_eigenvalue: |μ₂| that one in twenty random Markov matrices of the same size and entropy exceeds.
+        softmax_second_eigenvalue: The same of softmaxes of random logits, whose larger entries make it larger.
     """
 
     layer: int
@@ -73,6 +74,7 @@ class HeadFinding:
     dobrushin: float | None = None
     entropy: float | None = None
     random_second_eigenvalue: float | None = None
+    softmax_second_eigenvalue: float | None = None
 
 
 @dataclass(frozen=True)

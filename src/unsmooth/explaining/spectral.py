@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from unsmooth.spectra import AttentionSpectrum, Dominance, HeadShape
 
 # More eigenvalues than this are not worth their cost: d³, a second at 768 on one core.
 LARGEST_CLOUD = 2048
+Null = Literal["dirichlet", "softmax"]
+NULLS: dict[Null, str] = {"dirichlet": "random_second_eigenvalue", "softmax": "softmax_second_eigenvalue"}
 
 
 @dataclass(frozen=True)
@@ -113,18 +116,21 @@ def _attention(found: Sequence[AttentionSpectrum], maps: Sequence[Tensor], head:
         return {}
     names = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy")
     mean = {name: sum(float(getattr(one, name)[head]) for one in found) / len(found) for name in names}
-    chance = [_by_chance(map_HNN[head], float(one.entropy[head])) for map_HNN, one in zip(maps, found, strict=True)]
-    return mean | {"random_second_eigenvalue": sum(chance) / len(chance)}
+    for null, name in NULLS.items():
+        chance = [
+            _by_chance(len(map_HNN[head]), float(one.entropy[head]), not bool(map_HNN[head].triu(1).any()), null)
+            for map_HNN, one in zip(maps, found, strict=True)
+        ]
+        mean[name] = sum(chance) / len(chance)
+    return mean
 
 
-def _by_chance(map_NN: Tensor, entropy: float) -> float:
-    """|μ₂| of random attention of this size and entropy, causal where this one is."""
-    if not bool(map_NN.triu(1).any()):
-        return _by_chance_causal(len(map_NN), round(min(max(entropy, 0.01), 0.99), 2))
+def _by_chance(tokens: int, entropy: float, causal: bool, null: Null) -> float:
+    """|μ₂| that one random map in twenty of this size and entropy exceeds."""
     # Attention that averages, or looks at one token each, has an entropy at the end of the range or a rounding beyond.
-    return spectra.random_second_eigenvalue(len(map_NN), min(max(entropy, 1e-6), 1.0 - 1e-6))
+    return _quantile(tokens, round(min(max(entropy, 0.001), 0.999), 3), causal, null)
 
 
-@lru_cache(maxsize=1024)
-def _by_chance_causal(tokens: int, entropy: float) -> float:
-    return spectra.random_second_eigenvalue(tokens, entropy, causal=True)
+@lru_cache(maxsize=4096)
+def _quantile(tokens: int, entropy: float, causal: bool, null: Null) -> float:
+    return spectra.random_second_eigenvalue(tokens, entropy, causal, null=null, quantile=0.95)

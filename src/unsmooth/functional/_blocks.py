@@ -18,11 +18,15 @@ from torch import Tensor
 
 from unsmooth.functional._tokens import Tokens, centre, euclidean_norm, inverse, weighted_sum
 
+# Between these norms no square leaves the range of float32, of differences that are 1e-12 of a token neither.
+_SHORT, _LONG = 2.0**-10, 2.0**40
 # Numbers in a block. Smaller ones would stay in the cache, but then waking torch's threads costs more than it saves.
 _BLOCK = 1 << 22
 # Bytes of a shelf's slab, and how many numbers apart its tensors start at least.
 _SLAB = 1 << 20
 _ALIGNED = 64
+# Between these norms no square leaves the range of float32, of differences that are 1e-12 of a token neither.
+_SHORT, _LONG = 2.0**-10, 2.0**40
 
 Sums = dict[str, Tensor]
 """What is measured of tokens, named after the properties of `Tokens` that it fills in."""
@@ -89,7 +93,7 @@ class Block:
 
     `norms_BN` is zero at padding. `weight_BN` is 0 at padding and 1 elsewhere, None where the vectors at padding are
     zero already. `exact` says that matrix products keep all digits. The room lives in a workspace and is overwritten by
-    the next block.
+    the next block. Vectors are float64 where their lengths are beyond what float32 can square.
     """
 
     values_BND: Tensor
@@ -106,19 +110,17 @@ class Block:
             return torch.bmm(weights_BN.unsqueeze(1), vectors_BND).squeeze(1)
         return weighted_sum(vectors_BND, weights_BN, out=self.room_BND if vectors_BND is self.values_BND else None)
 
-    def sum_and_weighted_sum(self, weights_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_i x_i and Σ_i w_i x_i (B, D), in one pass where that is possible."""
-        if not self.exact:
-            return self.values_BND.sum(dim=1), self.weighted_sum(weights_BN, self.values_BND)
-        alike_BN = torch.ones_like(weights_BN) if self.weight_BN is None else self.weight_BN
-        sums_B2D = torch.bmm(torch.stack([alike_BN, weights_BN], dim=1), self.values_BND)
-        return sums_B2D[:, 0], sums_B2D[:, 1]
-
     def over_tokens(self, matrix_BND: Tensor) -> Tensor:
         """Σ_i m_i (B, D) over real tokens."""
         if self.weight_BN is None:
             return matrix_BND.sum(dim=1)
         return torch.bmm(self.weight_BN.unsqueeze(1), matrix_BND).squeeze(1)
+
+    def shortest_token(self) -> Tensor:
+        """The real token (B, D) of the smallest norm, and whatever is first where there is none."""
+        known_BN = self.norms_BN if self.mask_BN is None else self.norms_BN.masked_fill(~self.mask_BN, torch.inf)
+        index_B11 = known_BN.argmin(dim=1)[:, None, None]
+        return self.values_BND.gather(1, index_B11.expand(-1, 1, self.values_BND.shape[2])).squeeze(1)
 
     def at_real(self, numbers_BN: Tensor) -> Tensor:
         """The numbers of real tokens, zero at padding."""
@@ -170,19 +172,37 @@ def light_tokens(sums: Sums, shape: Sequence[int], dtype: torch.dtype) -> Tokens
     return light
 
 
-def blocks(tokens: Tokens, workspace: Workspace) -> Iterator[Block]:
-    """Walk through the sequences of `tokens`."""
+def blocks(tokens: Tokens, workspace: Workspace, *, waits: bool = True) -> Iterator[Block]:
+    """Walk through the sequences of `tokens`.
+
+    Args:
+        tokens: What to measure.
+        workspace: Where blocks have their room.
+        waits: Whether a GPU may be waited for, to ask whether a block has to be measured in float64. If not, tokens
+            shorter than 1e-19 count as zero there, and those beyond 1e18 give NaN.
+    """
     x, mask, count = tokens.input_BND, tokens.mask_BN, tokens.count_B
     exact = _products_are_exact(x)
     # A GPU has an allocator of its own, and no use for pieces.
     step = x.shape[0] if x.device.type != "cpu" else max(_BLOCK // (x.shape[1] * x.shape[2]), 1)
-    if step >= x.shape[0]:
-        yield _block(x, mask, count, exact, tokens.dtype, workspace)
-        return
-    for start in range(0, x.shape[0], step):
+    for start in range(0, max(x.shape[0], 1), max(step, 1)):
         rows = slice(start, start + step)
         real = None if mask is None else mask[rows]
-        yield _block(x[rows], real, count[rows], exact, tokens.dtype, workspace)
+        block = _block(x[rows], real, count[rows], exact, tokens.dtype, workspace)
+        if (waits or x.device.type == "cpu") and _beyond_float32(block):
+            block = _block(x[rows], real, count[rows], exact, torch.float64, workspace)
+        yield block
+
+
+def _beyond_float32(block: Block) -> bool:
+    """Whether a token is so long or short, without being zero, that its square would lose digits in float32."""
+    if block.values_BND.dtype == torch.float64 or block.values_BND.device.type == "mps" or not len(block.norms_BN):
+        return False
+    norms_BN = block.norms_BN if block.mask_BN is None else block.norms_BN.masked_fill(~block.mask_BN, 1.0)
+    least, most = (float(norm) for norm in torch.aminmax(norms_BN))
+    if least > _SHORT and most < _LONG:
+        return False
+    return bool(block.values_BND[(norms_BN < _SHORT) | (norms_BN > _LONG)].any())
 
 
 def _block(
@@ -193,8 +213,8 @@ def _block(
         return Block(x_BND, room_BND, None, None, euclidean_norm(x_BND), count_B, exact)
     if exact and mask_BN is not None and x_BND.dtype == dtype:
         norms = euclidean_norm(x_BND)
-        # Without a copy weights keep padding out, unless it is not finite: zero times NaN is NaN.
-        if bool(norms.isfinite().all()):
+        # Without a copy weights keep padding out, unless its sums are not finite: zero times NaN is NaN.
+        if bool((norms < _LONG).all()):
             weight = mask_BN.to(dtype)
             return Block(x_BND, room_BND, mask_BN, weight, norms * weight, count_B, exact)
     values = workspace.take("values", x_BND.shape, dtype, x_BND.device).copy_(x_BND)
@@ -212,17 +232,24 @@ def _zero_padding(values_BND: Tensor, mask_BN: Tensor) -> None:
 
 
 def measure(block: Block, wanted: frozenset[str] = SUMS) -> Sums:
-    """The wanted sums of one block, and what all of them begin with: norms and their inverses."""
-    centred = not wanted.isdisjoint(_CENTRED)
+    """The wanted sums of one block, and what all of them begin with: norms and their inverses.
+
+    The mean, rounded, would hide differences below 1e-7. It is taken of the differences to one token, which have no
+    such error: the shortest token, so that the mean does not lose digits beside a massive one.
+    """
     found = {"norms_BN": block.norms_BN, "inverse_norms_BN": inverse(block.norms_BN)}
-    if centred or "mean_BD" in wanted:
-        total, found["unit_sum_BD"] = block.sum_and_weighted_sum(found["inverse_norms_BN"])
-        found["mean_BD"] = total / block.count_B.clamp_min(1.0).unsqueeze(-1)
-    elif "unit_sum_BD" in wanted:
+    if "unit_sum_BD" in wanted:
         found["unit_sum_BD"] = block.weighted_sum(found["inverse_norms_BN"], block.values_BND)
     found |= _absolute_sums(block, block.values_BND, wanted, "absolute")
-    if centred:
-        rest_BND = centre(block.values_BND, found["mean_BD"], block.mask_BN, out=block.room_BND)
+    if wanted.isdisjoint(("mean_BD", *_CENTRED)):
+        return found
+    shortest_BD = block.shortest_token()
+    rest_BND = centre(block.values_BND, shortest_BD, block.mask_BN, out=block.room_BND)
+    from_it_BD = block.over_tokens(rest_BND) / block.count_B.clamp_min(1.0).unsqueeze(-1)
+    # Without a real token the shortest one is padding.
+    found["mean_BD"] = (shortest_BD + from_it_BD) * block.count_B.clamp_max(1.0).unsqueeze(-1)
+    if not wanted.isdisjoint(_CENTRED):
+        rest_BND = centre(rest_BND, from_it_BD, block.mask_BN, out=block.room_BND)
         found["centred_energy_B"] = block.at_real(euclidean_norm(rest_BND)).square().sum(dim=1)
         found |= _absolute_sums(block, rest_BND, wanted, "centred_absolute")
     return found

@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float) -> Tensor:
-    """Quotient that is `otherwise`, with zero gradient, where the denominator is zero.
+    """Quotient that is `otherwise`, with zero gradient, where the denominator is zero and the numerator a number.
 
-    >>> ratio(torch.tensor([1.0, 1.0]), torch.tensor([4.0, 0.0]), otherwise=7.0)
-    tensor([0.2500, 7.0000])
+    >>> ratio(torch.tensor([1.0, 1.0, torch.nan]), torch.tensor([4.0, 0.0, 0.0]), otherwise=7.0)
+    tensor([0.2500, 7.0000,    nan])
     """
-    empty = denominator == 0
+    empty = (denominator == 0) & ~numerator.isnan()
     return torch.where(empty, otherwise, numerator / torch.where(empty, 1.0, denominator))
 
 

@@ -72,17 +72,17 @@ def _tokens_of_pair(pair_BP: Tensor, count_B1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cosines(tokens: Tokens, first_BP: Tensor, second_BP: Tensor) -> Tensor:
-    unit_BND = tokens.values_BND * tokens.inverse_norms_BN.unsqueeze(-1)
+    unit_BND = tokens.exact_BND * tokens.inverse_norms_BN.unsqueeze(-1)
     batch, slots = first_BP.shape
-    if unit_BND.device.type == "cpu" and unit_BND.shape[1] ** 2 <= _PRODUCTS * slots:
+    if batch and unit_BND.device.type == "cpu" and unit_BND.shape[1] ** 2 <= _PRODUCTS * slots:
         # In float64, which autocast leaves alone.
-        every = (unit_ND.double() @ unit_ND.double().mT for unit_ND in unit_BND)
+        every = (unit_ND @ unit_ND.mT for unit_ND in unit_BND)
         picked = [products[i, j] for products, i, j in zip(every, first_BP, second_BP, strict=True)]
-        return torch.stack(picked).to(unit_BND.dtype)
+        return torch.stack(picked).to(tokens.dtype)
     step = max(1, _GATHERED // max(1, batch * tokens.dim))
     parts = []
     for start in range(0, slots, step):
         index = (each[:, start : start + step, None].expand(-1, -1, tokens.dim) for each in (first_BP, second_BP))
         one, other = (unit_BND.gather(1, each) for each in index)
         parts.append((one * other).sum(dim=-1))
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=1).to(tokens.dtype)

@@ -33,7 +33,11 @@ def singular_values(matrix_BND: Tensor, count_B: Tensor) -> Tensor:
     smallest_B1 = squares_BK.gather(1, count_B.long().clamp_min(1).unsqueeze(-1) - 1)
     lost_B = ~(smallest_B1 > _TRUSTED * squares_BK[:, :1]).squeeze(-1)
     singular_BK: Tensor = squares_BK.clamp_min(0.0).sqrt()
-    if bool(lost_B.any()):
+    try:
+        some_lost = bool(lost_B.any())
+    except RuntimeError:  # within torch.vmap nobody can ask
+        return _decomposed(matrix_BND)
+    if some_lost:
         singular_BK[lost_B] = _decomposed(matrix_BND[lost_B])
     return singular_BK
 

@@ -40,13 +40,13 @@ class computed_once(Generic[V]):  # noqa: N801 - reads as a decorator
 
 
 class Tokens:
-    """Token vectors in at least float32 with everything that is not a real token set to zero.
+    """Token vectors with everything that is not a real token set to zero, and the sums that metrics share.
 
-    Metrics take a tensor or a `Tokens`. Handing the same `Tokens` to several metrics computes what they share
-    (mean, norms, singular values) once, which is what keeps a scan near the cost of the plain forward pass.
-    Squares are taken in the working type: in float32, tokens shorter than about 1e-19 count as zero and
-    values beyond about 1e18 overflow to NaN. A NaN or Inf in a real token makes the value of its sequence
-    NaN.
+    Metrics take a tensor or a `Tokens`. Handing the same `Tokens` to several metrics computes what they share (mean,
+    norms, singular values) once. All sums are float64: neither squares of float32 numbers nor differences of tokens
+    that are nearly equal can lose digits there, whatever the scale. So of float32 input only a token of zeros counts as
+    zero; of float64 input also one shorter than 1.5e-154, whose square is no normal number. A NaN or Inf in a real
+    token makes the value of its sequence NaN.
 
     Args:
         x: Token vectors (batch, tokens, dim) of any floating type.
@@ -78,15 +78,20 @@ class Tokens:
 
     @computed_once
     def dtype(self) -> torch.dtype:
-        """The working type: that of the input, at least float32."""
+        """The type of results: that of the input, at least float32."""
         return torch.promote_types(self.input_BND.dtype, torch.float32)
 
     @computed_once
     def values_BND(self) -> Tensor:
-        """The vectors in the working type, zero at padding."""
+        """The vectors in the type of results, zero at padding."""
         if self.mask_BN is None:
             return self.input_BND.to(self.dtype)
         return torch.where(self.mask_BN.unsqueeze(-1), self.input_BND, 0.0).to(self.dtype)
+
+    @computed_once
+    def exact_BND(self) -> Tensor:
+        """The vectors in float64, zero at padding; float32 on Apple's GPUs, which have no float64."""
+        return self.values_BND if self.input_BND.device.type == "mps" else self.values_BND.double()
 
     @computed_once
     def count_B(self) -> Tensor:
@@ -99,12 +104,12 @@ class Tokens:
     @computed_once
     def mean_BD(self) -> Tensor:
         """Mean over the real tokens; zero for a sequence that has none."""
-        return self.values_BND.sum(dim=1) / self.count_B.clamp_min(1.0).unsqueeze(-1)
+        return self.exact_BND.sum(dim=1) / self.count_B.clamp_min(1.0).unsqueeze(-1)
 
     @computed_once
     def norms_BN(self) -> Tensor:
         """Euclidean norm of every token; zero at padding."""
-        return euclidean_norm(self.values_BND)
+        return euclidean_norm(self.exact_BND)
 
     @computed_once
     def inverse_norms_BN(self) -> Tensor:
@@ -114,12 +119,12 @@ class Tokens:
     @computed_once
     def nonzero_B(self) -> Tensor:
         """Tokens per sequence that have a direction."""
-        return (self.norms_BN >= shortest(self.dtype)).sum(dim=1).to(self.dtype)
+        return (self.norms_BN >= shortest(self.norms_BN.dtype)).sum(dim=1).to(self.dtype)
 
     @computed_once
     def unit_sum_BD(self) -> Tensor:
         """Σ_i x_i/‖x_i‖."""
-        return weighted_sum(self.values_BND, self.inverse_norms_BN)
+        return weighted_sum(self.exact_BND, self.inverse_norms_BN)
 
     @computed_once
     def mean_energy_B(self) -> Tensor:
@@ -130,12 +135,12 @@ class Tokens:
     @computed_once
     def absolute_columns_BD(self) -> Tensor:
         """Σ_i |x_id| over the tokens."""
-        return self.values_BND.abs().sum(dim=1)
+        return self.exact_BND.abs().sum(dim=1)
 
     @computed_once
     def absolute_rows_BN(self) -> Tensor:
         """Σ_d |x_id| over the features."""
-        return self.values_BND.abs().sum(dim=-1)
+        return self.exact_BND.abs().sum(dim=-1)
 
     @computed_once
     def centred_absolute_columns_BD(self) -> Tensor:
@@ -149,35 +154,27 @@ class Tokens:
 
     @computed_once
     def centred_BND(self) -> Tensor:
-        """(I − Π)X, zero at padding."""
-        return centre(self.values_BND, self.mean_BD, self.mask_BN)
+        """(I − Π)X, zero at padding, and exactly zero when all tokens are the same.
+
+        The mean of equal numbers may be off by a rounding error, and what divides by the spread would report that error
+        as a value. The distance to one of the tokens has none, and does not lose the digits in which tokens differ.
+        """
+        shifted = centre(self.exact_BND, self._first_BD.detach(), self.mask_BN)  # the result does not depend on it
+        mean_BD = shifted.sum(dim=1) / self.count_B.clamp_min(1.0).unsqueeze(-1)
+        return centre(shifted, mean_BD, self.mask_BN)
 
     @computed_once
     def centred_energy_B(self) -> Tensor:
         """‖(I − Π)X‖_F², from the differences themselves: 1 − ‖ΠX‖²/‖X‖² would cancel near collapse."""
-        return energy(self.centred_BND)
-
-    @computed_once
-    def centred_double_BND(self) -> Tensor:
-        """(I − Π)X in float64, zero at padding, and exactly zero when all tokens are the same.
-
-        The mean of equal numbers is off by a rounding error, and what divides by the spread would report that
-        error as a value. The distance to the first real token has none.
-        """
-        shifted = self.values_BND.double() - self._first_BD.double().unsqueeze(1)
-        if self.mask_BN is not None:
-            shifted = shifted.masked_fill(~self.mask_BN.unsqueeze(-1), 0.0)
-        mean = shifted.sum(dim=1) / self.count_B.double().clamp_min(1.0).unsqueeze(-1)
-        centred = shifted - mean.unsqueeze(1)
-        return centred if self.mask_BN is None else centred.masked_fill(~self.mask_BN.unsqueeze(-1), 0.0)
+        return self.centred_BND.square().sum(dim=(1, 2))
 
     @property
     def _first_BD(self) -> Tensor:
         """The first real token."""
         if self.mask_BN is None:
-            return self.values_BND[:, 0]
+            return self.exact_BND[:, 0]
         index = first_real(self.mask_BN)[:, None, None].expand(-1, 1, self.dim)
-        return self.values_BND.gather(1, index).squeeze(1)
+        return self.exact_BND.gather(1, index).squeeze(1)
 
     @computed_once
     def singular_values_BK(self) -> Tensor:
@@ -186,7 +183,7 @@ class Tokens:
         Float32 would leave a floor of about 1e-7 σ₁ under each of hundreds of values, which the exponential
         of an entropy shows in its third decimal. LAPACK refuses NaN and Inf; here they give NaN.
         """
-        values = self.values_BND.double()
+        values = self.exact_BND
         # One NaN or Inf makes a sum NaN or Inf, and float32 has no numbers whose sum could be Inf in float64.
         broken_B = ~values.sum(dim=(1, 2)).isfinite()
         singular = singular_values(values.masked_fill(broken_B[:, None, None], 0.0), self.rank_limit_B)
@@ -227,10 +224,12 @@ def at_least_float32(values: Tensor) -> Tensor:
 def inverse(norms_BN: Tensor) -> Tensor:
     """1/‖x_i‖, and zero, with a gradient of zero, where the norm is. A norm that overflowed is no zero, but NaN.
 
-    A norm whose square is no normal number counts as zero: it is made of few digits, and its gradient overflows.
+    A norm whose square is no normal number of its type counts as zero: it is made of few digits.
 
     >>> inverse(torch.tensor([2.0, 0.0, 1e-20, torch.inf]))
     tensor([0.5000, 0.0000, 0.0000,    nan])
+    >>> inverse(torch.tensor([1e-20], dtype=torch.float64))
+    tensor([1.0000e+20], dtype=torch.float64)
     """
     known_BN = norms_BN.masked_fill(norms_BN == torch.inf, torch.nan)
     return known_BN.masked_fill(norms_BN < shortest(norms_BN.dtype), torch.inf).reciprocal()
@@ -258,12 +257,6 @@ def centre(values_BND: Tensor, mean_BD: Tensor, mask_BN: Tensor | None, out: Ten
         return torch.sub(values_BND, mean_B1D, out=out)
     # Padding is 0 − 0·x̄, in one pass where subtracting and masking would take two.
     return torch.addcmul(values_BND, mask_BN.to(values_BND.dtype).unsqueeze(-1), mean_B1D, value=-1, out=out)
-
-
-def energy(vectors_BND: Tensor) -> Tensor:
-    """‖X‖_F² (B,)."""
-    # Token by token: one float32 sum over all n·d squares loses a digit on long input.
-    return euclidean_norm(vectors_BND).square().sum(dim=1)
 
 
 def euclidean_norm(vectors: Tensor) -> Tensor:

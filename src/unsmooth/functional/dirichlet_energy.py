@@ -34,7 +34,8 @@ def dirichlet_energy(x: Tensor | Tokens, mask: Tensor | None = None, *, normalis
         normalised: Divide by ‖X‖², which gives `token_diversity`.
 
     Returns:
-        One value per sequence (batch,). A single token and an all-zero or empty sequence give 0.
+        One value per sequence (batch,). A single token and an all-zero or empty sequence give 0. A square beyond the
+        range of the input's type is 0 or infinite, as of float32 tokens shorter than 1e-22 or longer than 1e19.
 
     Example:
         >>> import torch
@@ -45,6 +46,6 @@ def dirichlet_energy(x: Tensor | Tokens, mask: Tensor | None = None, *, normalis
         tensor([0.8000])
     """
     tokens = Tokens.of(x, mask)
-    if normalised:
-        return diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True)
-    return tokens.centred_energy_B
+    spread = tokens.centred_energy_B
+    value = diversity_of(tokens.mean_energy_B, spread, squared=True) if normalised else spread
+    return value.to(tokens.dtype)

@@ -11,7 +11,7 @@ from unsmooth.functional._tokens import Tokens, pair_of
 
 @metric(
     definition="1 − t_div(y)/t_div(x), t_div = ‖(I − Π)X‖²/‖X‖², Π the mean over tokens",
-    paper="Yu & Zhang 2023 (arXiv 2312.06182)",
+    paper="ours, after the escalation of token similarity in Yu & Zhang 2023 (arXiv 2312.06182)",
     cost="O(nd)",
     chance=lambda n, d: 0.0,
     chance_note="approximately 0 between two independent sets of isotropic tokens",
@@ -28,8 +28,10 @@ def escalation_rate(
     .. math:: r(X, Y) = 1 - \frac{t_\text{div}(Y)}{t_\text{div}(X)}
               = \frac{t_\text{sim}(Y) - t_\text{sim}(X)}{1 - t_\text{sim}(X)}
 
-    1 means that all tokens became one, 0 that nothing was lost, less than 0 that tokens moved apart (Yu &
-    Zhang 2023, arXiv 2312.06182). In float64, as it divides by a number that is close to zero under collapse.
+    1 means that all tokens became one, 0 that nothing was lost, less than 0 that tokens moved apart. Yu & Zhang 2023
+    (arXiv 2312.06182) speak of token similarity that escalates from block to block. Which number they call its rate
+    could not be looked up when this was written: the formula is a reconstruction, under which a geometric fall of
+    t_div, their claim, is a constant rate. Do not compare it with figures of the paper.
 
     Args:
         x: Token vectors (batch, tokens, dim) before the step.
@@ -49,11 +51,5 @@ def escalation_rate(
         tensor([0.3750])
     """
     before, after = pair_of(x, y, mask)
-    left = ratio(_diversity(after, squared), _diversity(before, squared), otherwise=1.0)
-    return (1.0 - left).to(before.dtype)
-
-
-def _diversity(tokens: Tokens, squared: bool) -> Tensor:
-    mean = tokens.values_BND.double().sum(dim=1) / tokens.count_B.double().clamp_min(1.0).unsqueeze(-1)
-    shared = tokens.count_B * mean.square().sum(dim=-1)
-    return diversity_of(shared, tokens.centred_double_BND.square().sum(dim=(1, 2)), squared)
+    first, last = (diversity_of(one.mean_energy_B, one.centred_energy_B, squared) for one in (before, after))
+    return (1.0 - ratio(last, first, otherwise=1.0)).to(before.dtype)

@@ -44,4 +44,4 @@ def feature_map_variance(x: Tensor | Tokens, mask: Tensor | None = None, *, unbi
     """
     tokens = Tokens.of(x, mask)
     free = tokens.count_B - 1.0 if unbiased else tokens.count_B
-    return ratio(tokens.centred_energy_B, free.clamp_min(0.0) * tokens.dim, otherwise=0.0)
+    return ratio(tokens.centred_energy_B, free.clamp_min(0.0) * tokens.dim, otherwise=0.0).to(tokens.dtype)

@@ -58,4 +58,4 @@ def hfc_lfc(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
     tokens = Tokens.of(x, mask)
     shared, spread = tokens.mean_energy_B, tokens.centred_energy_B
     quotient = root(ratio(spread, shared, otherwise=0.0))
-    return torch.where((shared == 0) & (spread > 0), torch.inf, quotient)
+    return torch.where((shared == 0) & (spread > 0), torch.inf, quotient).to(tokens.dtype)

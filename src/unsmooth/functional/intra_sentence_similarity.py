@@ -43,4 +43,4 @@ def intra_sentence_similarity(x: Tensor | Tokens, mask: Tensor | None = None) ->
     """
     tokens = Tokens.of(x, mask)
     along = (tokens.unit_sum_BD * tokens.mean_BD).sum(dim=-1)
-    return ratio(along, tokens.count_B * euclidean_norm(tokens.mean_BD), otherwise=0.0)
+    return ratio(along, tokens.count_B * euclidean_norm(tokens.mean_BD), otherwise=0.0).to(tokens.dtype)

@@ -48,7 +48,7 @@ def isoscore(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
         tensor([0.2195])
     """
     tokens = Tokens.of(x, mask)
-    participation = participation_of(tokens.centred_double_BND)
+    participation = participation_of(tokens.centred_BND)
     # With one dimension PR is 1 or 0, and so is the score.
     score = (participation - 1.0) / (tokens.dim - 1.0) if tokens.dim > 1 else participation
     return torch.where(participation == 0, 0.0, score).to(tokens.dtype)

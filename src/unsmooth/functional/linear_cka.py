@@ -15,9 +15,14 @@ MOST_TOKENS = 256
 
 
 def centred_products(tokens: Tokens) -> Tensor:
-    """(x_i − x̄)·(x_j − x̄) of each sequence, up to 256 × 256 numbers: all that linear CKA reads."""
-    centred_BND = thinned(tokens, MOST_TOKENS).centred_double_BND
-    return (centred_BND @ centred_BND.mT).float()
+    """(x_i − x̄)·(x_j − x̄) of each sequence, up to 256 × 256 numbers: all that linear CKA reads.
+
+    In units of their root sum of squares, which linear CKA does not see and float32 can hold at any scale.
+    """
+    centred_BND = thinned(tokens, MOST_TOKENS).centred_BND
+    products_BNN = centred_BND @ centred_BND.mT
+    size_B11 = products_BNN.square().sum(dim=(1, 2), keepdim=True).sqrt()
+    return ratio(products_BNN, size_B11, otherwise=0.0).float()
 
 
 def alignment(products_x: Tensor, products_y: Tensor) -> Tensor:
@@ -65,7 +70,7 @@ def linear_cka(x: Tensor | Tokens, y: Tensor | Tokens, mask: Tensor | None = Non
         tensor([0.7071])
     """
     first, second = pair_of(x, y, mask)
-    x_BND, y_BND = first.centred_double_BND, second.centred_double_BND
+    x_BND, y_BND = first.centred_BND, second.centred_BND
     if x_BND.shape[1] < min(first.dim, second.dim):
         gram_x, gram_y = x_BND @ x_BND.mT, y_BND @ y_BND.mT
         shared = (gram_x * gram_y).sum(dim=(1, 2))

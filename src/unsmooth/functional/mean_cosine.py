@@ -55,15 +55,15 @@ def mean_cosine(
     count, nonzero = tokens.count_B, tokens.nonzero_B
     total = _absolute_sum(tokens) if absolute else tokens.unit_sum_BD.square().sum(dim=-1)
     if with_self:
-        return total / count.square().clamp_min(1.0)
+        return (total / count.square().clamp_min(1.0)).to(tokens.dtype)
     pairs = count * (count - 1.0)
     off_diagonal = (total - nonzero) / pairs.clamp_min(1.0)
     # Without a pair the total is the token's cosine with itself: 1, or 0 for a zero token.
-    return torch.where(pairs > 0, off_diagonal, total)
+    return torch.where(pairs > 0, off_diagonal, total).to(tokens.dtype)
 
 
 def _absolute_sum(tokens: Tokens) -> Tensor:
     """Σ_ij |x̂_i·x̂_j|, a slice of rows at a time."""
-    unit_BND = tokens.values_BND.double() * tokens.inverse_norms_BN.double().unsqueeze(-1)
+    unit_BND = tokens.exact_BND * tokens.inverse_norms_BN.unsqueeze(-1)
     sums_BN = over_rows(unit_BND, lambda products_BRN, rows: products_BRN.abs().sum(dim=-1))
-    return sums_BN.sum(dim=-1).to(tokens.dtype)
+    return sums_BN.sum(dim=-1)

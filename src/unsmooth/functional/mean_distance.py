@@ -40,7 +40,7 @@ def mean_distance(x: Tensor | Tokens, mask: Tensor | None = None) -> Tensor:
         tensor([4.])
     """
     tokens = Tokens.of(x, mask)
-    centred_BND = tokens.centred_double_BND
+    centred_BND = tokens.centred_BND
     squares_BN = centred_BND.square().sum(dim=-1)
     total = squares_BN.new_zeros(squares_BN.shape[0])
     for rows in row_slices(centred_BND):

@@ -50,7 +50,7 @@ def participation_ratio(x: Tensor | Tokens, mask: Tensor | None = None, *, centr
         tensor([1.2195])
     """
     tokens = Tokens.of(x, mask)
-    values = tokens.centred_double_BND if centred else tokens.values_BND.double()
+    values = tokens.centred_BND if centred else tokens.exact_BND
     return participation_of(values).to(tokens.dtype)
 
 

@@ -47,4 +47,4 @@ def token_diversity(x: Tensor | Tokens, mask: Tensor | None = None, *, squared: 
         tensor([0.5528])
     """
     tokens = Tokens.of(x, mask)
-    return diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared)
+    return diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared).to(tokens.dtype)

@@ -47,4 +47,4 @@ def token_similarity(x: Tensor | Tokens, mask: Tensor | None = None, *, squared:
         tensor([0.4472])
     """
     tokens = Tokens.of(x, mask)
-    return similarity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared)
+    return similarity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared).to(tokens.dtype)

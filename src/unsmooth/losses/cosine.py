@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.functional import Tokens, mean_cosine
+from unsmooth.functional import mean_cosine
 from unsmooth.losses._loss import loss
 from unsmooth.losses._states import mean_where, states
 
@@ -50,10 +50,7 @@ def cosine(
         (tensor(0.3333), tensor(-0.2222))
     """
     tokens = states(hidden_BND, mask_BN)
-    # Near collapse the gradient is what is left of nearly equal numbers.
-    values_BND = tokens.values_BND
-    exact = tokens if values_BND.device.type == "mps" else Tokens(values_BND.double(), tokens.mask_BN)
-    values_B, count_B = mean_cosine(exact, absolute=absolute), exact.count_B
+    values_B, count_B = mean_cosine(tokens, absolute=absolute), tokens.count_B
     if over_square:
         values_B = values_B * (count_B - 1.0) / count_B.clamp_min(1.0)
     return mean_where(values_B, count_B >= 2.0).to(tokens.dtype)

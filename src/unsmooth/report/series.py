@@ -96,18 +96,26 @@ def spoken(value: float | None) -> str:
 
 
 def chance_levels(series: Sequence[Series], metric: str) -> list[dict[str, float | str]]:
-    """Each distinct chance level with its label; scans are named only where they differ."""
-    names: dict[float, list[str]] = {}
-    for one in series:
-        card = one.scan.metrics.get(metric)
-        value = number(card.chance) if card else None
-        if value is not None:
-            names.setdefault(value, []).append(one.name)
-    alone = len(names) == 1
-    return [
-        {"chance": value, "label": f"chance {spoken(value)}" + ("" if alone else f" ({', '.join(who)})")}
-        for value, who in names.items()
-    ]
+    """Each distinct chance level with its label, and what rounding alone gives where a curve comes down to that.
+
+    Scans are named only where they differ.
+    """
+    levels: list[dict[str, float | str]] = []
+    for what in ("chance", "rounding"):
+        names: dict[float, list[str]] = {}
+        for one in series:
+            card = one.scan.metrics.get(metric)
+            means = [row.mean for row in one.scan.rows if row.metric == metric]
+            drawn = card is not None and (what == "chance" or any(card.is_rounding(mean) for mean in means))
+            value = number(getattr(card, what)) if drawn else None
+            if value is not None:
+                names.setdefault(value, []).append(one.name)
+        alone = len(names) == 1
+        levels += [
+            {"chance": value, "label": f"{what} {spoken(value)}" + ("" if alone else f" ({', '.join(who)})")}
+            for value, who in names.items()
+        ]
+    return levels
 
 
 def unique(name: str, taken: set[str]) -> str:

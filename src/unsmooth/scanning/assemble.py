@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.functional import BoundMetric
 from unsmooth.models import SITES, Anatomy, origin_of
-from unsmooth.scanning.chance import chance_level
+from unsmooth.scanning.chance import chance_level, rounding_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
 from unsmooth.scanning.gathering import MAPS, MAPS_MEANING, MapSums
@@ -81,16 +81,17 @@ def _of_stack(
         )
     rows = tuple(replace(row, stack=anatomy.stack) for row in rows_of(collector, state, plan.metrics))
     profiles = (profile for gathering in collector.gatherings for profile in gathering.profiles())
+    cards = {metric.name: _card(metric, collector, state) for metric in plan.metrics}
     return Scan(
         name="",
         rows=rows,
-        metrics={metric.name: _card(metric, collector, state) for metric in plan.metrics},
+        metrics=cards,
         sites={site: meaning for site, meaning in _SITES.items() if any(row.site == site for row in rows)},
         manifest={},
         changes=_changes(collector, state, plan.metrics),
         profiles=tuple(replace(profile, stack=anatomy.stack) for profile in profiles),
         confounds=_confounds(collector, tokenizer),
-        notes=_notes(collector, state, model),
+        notes=_notes(collector, state, model) + _rounding_notes(collector, rows, cards),
         healthy=not bool(state.nonfinite.any()),
         stack=anatomy.stack,
     )
@@ -162,6 +163,7 @@ def _card(metric: BoundMetric, collector: Collector, state: RunningSums) -> Metr
         degenerate=declared.degenerate,
         rises_when_alike=declared.rises_when_alike,
         unit=declared.unit,
+        rounding=None if collector.dtype is None else rounding_level(metric, collector.dtype, max(collector.dims)),
     )
 
 
@@ -186,6 +188,21 @@ def _confounds(collector: Collector, tokenizer: Any | None) -> tuple[Confound, .
 
     layers = [place.layer for place in collector.places if place.site == "residual"]
     return tuple(collector.confounds.confound(index, layer, text_of) for index, layer in enumerate(layers))
+
+
+def _rounding_notes(collector: Collector, rows: Sequence[Row], cards: Mapping[str, MetricCard]) -> tuple[str, ...]:
+    """Which curves come down to what rounding alone would give."""
+    notes = []
+    for name, card in cards.items():
+        low = [row for row in rows if row.metric == name and card.is_rounding(row.mean)]
+        if low:
+            kind = str(collector.dtype).removeprefix("torch.")
+            where = "" if len(low) == 1 else f" and {len(low) - 1} more"
+            notes.append(
+                f"{name} at layer {low[0].layer} ({low[0].site}){where} is down to the rounding of {kind} activations, "
+                f"which alone gives {card.rounding:.1e}: read it as no more than that."
+            )
+    return tuple(notes)
 
 
 def _notes(collector: Collector, state: RunningSums, model: nn.Module) -> tuple[str, ...]:

@@ -32,7 +32,8 @@ class Collector:
     """Measures every tensor of a stack in the current batch, and adds the batch to the sums when it is over.
 
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
-    stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one.
+    stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one,
+    and `dtype` is the coarsest that was seen.
     `confounding` says whether tokens and dimensions that stand out are looked for. `rows_only` is for who reads one
     number per layer and nothing else: not those either, no profiles, and no lengths. Such a one asks nothing of a GPU
     before `settle`, which then waits for it once: its sums are on the CPU.
@@ -51,6 +52,7 @@ class Collector:
     alone: bool = True
     gatherings: list[Gathering] = field(init=False)
     has_grid: bool = False
+    dtype: torch.dtype | None = None
     _places: dict[Place, None] = field(default_factory=dict)
     _layers: list[SeenLayers] = field(default_factory=list)
     _width: int = 0
@@ -90,6 +92,8 @@ class Collector:
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
         """Measure one tensor (batch, tokens, dim)."""
         tokens = self._tokens(tensor)
+        if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
+            self.dtype = tensor.dtype
         place = Place(layer, site, self.watch.stage if self.watch else None)
         if place in self._places:
             self._forget()  # of a stack that runs more than once, the last run counts
@@ -122,7 +126,7 @@ class Collector:
         named = self.confounding and any(place.site == "residual" for place in places)
         wanted = self._wanted | READS if named else self._wanted
         sums, confounds, counts = [], [], []
-        for block in blocks(tokens, self._workspace):
+        for block in blocks(tokens, self._workspace, waits=not self.rows_only):
             sums.append(measure(block, wanted))
             if named:
                 confounds.append(find_confounds(block, sums[-1]))

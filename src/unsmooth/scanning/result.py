@@ -54,7 +54,8 @@ class MetricCard:
     `chance` is the value that independent isotropic tokens would give at the scanned lengths and width,
     None where there is no such value; `chance_note` says it in words. `rises_when_alike` says which way tokens that
     become alike move it, None where that is not settled. `unit` is what its values are of: means, deviations and
-    intervals are over sequences unless it says otherwise, and `sequences` of its rows counts those.
+    intervals are over sequences unless it says otherwise, and `sequences` of its rows counts those. `rounding` is what
+    equal tokens would give because activations are rounded to their type, for a metric that is 0 for equal tokens.
     """
 
     name: str
@@ -66,6 +67,11 @@ class MetricCard:
     degenerate: str
     rises_when_alike: bool | None
     unit: str = "sequence"
+    rounding: float | None = None
+
+    def is_rounding(self, value: float) -> bool:
+        """Whether rounding makes up a tenth of this value or more."""
+        return self.rounding is not None and value <= 10.0 * self.rounding
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from unsmooth.spectra.head_shape import HeadShape, head_shape
 from unsmooth.spectra.layer_dominance import layer_dominance
 from unsmooth.spectra.layer_operator import LayerOperator
 from unsmooth.spectra.norm_folding import fold_post_norm, fold_pre_norm, norm_factor
-from unsmooth.spectra.random_markov import random_markov, random_second_eigenvalue
+from unsmooth.spectra.random_markov import random_markov, random_second_eigenvalue, random_softmax
 from unsmooth.spectra.shape import asymmetry, eigenvector_condition, numerical_range
 from unsmooth.spectra.stack_growth import stack_growth
 from unsmooth.spectra.summed import eigenvalues, extreme_modulus, summed_product
@@ -42,6 +42,7 @@ __all__ = [
     "phase_cosine",
     "random_markov",
     "random_second_eigenvalue",
+    "random_softmax",
     "stack_growth",
     "summed_product",
     "token_modes",

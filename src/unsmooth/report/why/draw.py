@@ -25,7 +25,7 @@ CIRCLES = {
     "smallest": ("attention with eigenvalues from m to 1", [6, 4]),
     "measured": ("measured attention, all heads", [2, 2]),
 }
-_DASHES = [[1, 0], [6, 4]]
+_DASHES = [[1, 0], [6, 4], [2, 3]]
 _DIRECTIONS = {"direction foretold": (REST, "circle"), "direction missed": (MEAN, "cross")}
 
 

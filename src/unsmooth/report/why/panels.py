@@ -25,7 +25,8 @@ QUANTITIES = {
     "second_eigenvalue": (
         "|λ₂| of attention",
         "The largest modulus of an eigenvalue of attention besides 1: small means that repeated attention averages "
-        "fast. The dashed line is the mean over random Markov matrices of the same size and entropy.",
+        "fast. The dashed lines are what one in twenty random maps of the same size and entropy exceeds: "
+        "Dirichlet rows, and softmaxes of random logits. A head above both has structure beyond its entropy.",
     ),
     "quotient_norm": (
         "‖(I − Π) A (I − Π)‖₂",
@@ -41,6 +42,10 @@ QUANTITIES = {
         "row entropy / its maximum",
         "Mean entropy of the rows over the largest there could be: 1 is plain averaging, 0 looks at one token.",
     ),
+}
+NULLS = {
+    "random_second_eigenvalue": "95 % of random maps: Dirichlet rows",
+    "softmax_second_eigenvalue": "95 % of random maps: softmax of random logits",
 }
 
 
@@ -172,8 +177,8 @@ class Figures:
             if heads:
                 lines = rows.mean_rows(heads, "mean of the heads")
                 if quantity == "second_eigenvalue":
-                    random = rows.head_rows(self.explanation.heads, "random_second_eigenvalue")
-                    lines += rows.mean_rows(random, "random matrices of the same entropy")
+                    for null, name in NULLS.items():
+                        lines += rows.mean_rows(rows.head_rows(self.explanation.heads, null), name)
                 tables = {"heads": heads, "lines": lines} if self.limits.heads else {"lines": lines}
                 yield Panel(title, title, caption, tables, draw.draw_attention, 300, key=quantity, options=(title,))
 
