@@ -1,15 +1,23 @@
 """See, explain and steer how alike the tokens of a Transformer become with depth.
 
-Names are imported when they are first used, so that ``import unsmooth`` and ``unsmooth --help`` stay quick.
+Names are imported when they are first used, so that ``import unsmooth`` and ``unsmooth --help`` stay quick. Where a
+process imports transformers too, its `save_pretrained` and `from_pretrained` know remedied models.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
     from unsmooth import (
         evidence,
         functional,
@@ -112,6 +120,34 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'unsmooth' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+class _WithTransformers(MetaPathFinder):
+    """Has `unsmooth.remedies.pretrained` installed as soon as transformers is there; it is not imported for that."""
+
+    module = "transformers.modeling_utils"
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """What others find, and once it has run, our part around it."""
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                import_module("unsmooth.remedies.pretrained").install(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if _WithTransformers.module in sys.modules:
+    import_module("unsmooth.remedies.pretrained").install(sys.modules[_WithTransformers.module])
+else:
+    sys.meta_path.insert(0, _WithTransformers())
 
 
 def __dir__() -> list[str]:

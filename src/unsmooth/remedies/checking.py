@@ -64,6 +64,16 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
+def check_known(sites: Sequence[Site]) -> None:
+    """Refuse to take remedies out where nobody knows the weights that they replaced."""
+    if not all(home.knows_plain for site in sites if (home := remedies_of(site.block)) is not None):
+        raise expected(
+            "the weights that remedies replaced",
+            "a model saved while it was sharded or offloaded, which kept none",
+            "unsmooth.apply on the plain model again",
+        )
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether some of its weights are spread over processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
