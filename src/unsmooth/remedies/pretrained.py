@@ -1,10 +1,10 @@
 """Remedies in transformers' own saving and loading: `save_pretrained`, `from_pretrained` and all that call them.
 
 A remedied model is saved with the state it has, so that a Trainer goes on from a checkpoint of it. Beside it are, under
-keys of their own, the weights that remedies replaced. ``config.json`` says which remedies they are, and has a model type
-that transformers alone does not know, so that no auto class takes the folder for a plain model; a class that is named
-outright stops at the name of the weights file, which is a sentence. Nothing is marked in the model or its configuration,
-so there is nothing that `undo` and `fold` could forget: what counts is which edits there are.
+keys of their own, the weights that remedies replaced. ``config.json`` says which remedies they are, and has a model
+type that transformers alone does not know, so that no auto class takes the folder for a plain model; a class that is
+named outright stops at the name of the weights file, which is a sentence. Nothing is marked in the model or its
+configuration, so there is nothing that `undo` and `fold` could forget: what counts is which edits there are.
 """
 
 from __future__ import annotations

@@ -94,16 +94,15 @@ def save(model: nn.Module, folder: str | Path, *, folded: Sequence[Applied] = ()
         raise expected("a model with remedies applied", "a plain one", hint)
     check_free(folder, overwrite=overwrite)
     record = json.dumps(write_record(found, folded), indent=1, ensure_ascii=False)
-    with whole_folder(folder, replace=overwrite) as draft:
-        if _is_transformers(inner):
-            with quiet():
-                inner.save_pretrained(draft)  # type: ignore[operator]
-        else:
-            _save_beside_plain(inner, draft)
-        _save_tokenizer(inner, draft)
-        made = write_whole(draft / RECORD, record)
-        for file in filter(Path.is_file, draft.rglob("*")):  # safetensors' are for their owner's eyes only
-            file.chmod(made.stat().st_mode)
+    try:
+        with whole_folder(folder, replace=overwrite) as draft:
+            _save_weights(inner, draft)
+            _save_tokenizer(inner, draft)
+            made = write_whole(draft / RECORD, record)
+            for file in filter(Path.is_file, draft.rglob("*")):  # safetensors' are for their owner's eyes only
+                file.chmod(made.stat().st_mode)
+    except SafetensorError as error:  # in place of the system's own
+        raise expected(f"a place to write {folder.name!r}", str(error), "another folder") from None
     return folder
 
 
@@ -209,8 +208,9 @@ def _is_of_remedy(key: str) -> bool:
     return HOME in key.split(".")
 
 
-def _listed(what: str, keys: Sequence[str]) -> str:
-    return f"{what} {', '.join(keys)}. " if keys else ""
+def _listed(what: str, keys: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return f"{what} {', '.join(keys[:most])}{more}. " if keys else ""
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -233,11 +233,10 @@ def _edits(block: nn.Module) -> list[Edit]:
 
 
 def read_record(folder: str | Path) -> Record:
-    """What a saved model says of its remedies, in ``remedies.json`` or, where there is none, in ``config.json``."""
+    """What a saved model says of its remedies: of one of transformers its ``config.json``, else ``remedies.json``."""
     folder = Path(folder)
-    if (folder / RECORD).is_file() or not (folder / CONFIG).is_file():
-        return _SAVED.read(folder, parse_record)
-    return record_in(read_config(folder).get(HOME), folder)
+    content = read_config(folder).get(HOME) if (folder / CONFIG).is_file() else None
+    return _SAVED.read(folder, parse_record) if content is None else record_in(content, folder)
 
 
 def record_in(content: Any, folder: object) -> Record:
@@ -295,8 +294,12 @@ def _is_transformers(model: nn.Module) -> bool:
     return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
 
 
-def _save_beside_plain(model: nn.Module, folder: Path) -> None:
-    """The plain weights, and beside them what the remedied model has that they have not, or has otherwise."""
+def _save_weights(model: nn.Module, folder: Path) -> None:
+    """As transformers does; of any other model the plain weights, and what the remedied one has beside or otherwise."""
+    if _is_transformers(model):
+        with quiet():
+            model.save_pretrained(folder)  # type: ignore[operator]
+        return
     found = applied(model)
     plain = undo(copy.deepcopy(model)) if found else model
     save_model(plain, str(folder / WEIGHTS))
