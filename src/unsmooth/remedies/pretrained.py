@@ -27,7 +27,16 @@ from unsmooth.models.checkpoint import safetensors_files
 from unsmooth.models.quiet import quiet
 from unsmooth.models.remedied import HOME, SAVED_TYPE, is_remedied
 from unsmooth.remedies.checking import is_sharded
-from unsmooth.remedies.saving import CONFIG, put_on, read_saved, record_in, replaced_key, unfit, write_record
+from unsmooth.remedies.saving import (
+    CONFIG,
+    is_of_remedy,
+    put_on,
+    read_saved,
+    record_in,
+    replaced_key,
+    unfit,
+    write_record,
+)
 from unsmooth.remedies.verbs import applied, replaced
 
 # Where transformers looks for the name of the weights file; it refuses, in a line that quotes it, what is none.
@@ -76,7 +85,7 @@ def _replaced(model: Any, state: Mapping[str, Any] | None) -> tuple[dict[str, Te
     elsewhere |= state is not None and any(key in state and state[key].shape != own[key].shape for key in own)
     try:
         return ({}, False) if elsewhere else (replaced(model), True)
-    except UnsmoothError:  # nobody knows it, as after loading what was saved sharded; or the blocks are not found
+    except UnsmoothError:  # as after loading what was saved without
         return {}, False
 
 
@@ -111,13 +120,12 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def from_pretrained(
-        cls: Any, name: Any = None, *args: Any, output_loading_info: bool = False, **options: Any
-    ) -> Any:
+    def from_pretrained(cls: Any, *args: Any, output_loading_info: bool = False, **options: Any) -> Any:
+        name = args[0] if args else options.get("pretrained_model_name_or_path")
         with quiet() if _says_remedied(name, options.get("config")) else contextlib.nullcontext():
-            model, told = original(cls, name, *args, output_loading_info=True, **options)
+            model, told = original(cls, *args, output_loading_info=True, **options)
         content = vars(model.config).pop(HOME, None)
-        if content is not None or any(HOME in key.split(".") for key in told["unexpected_keys"]):
+        if content is not None or any(map(is_of_remedy, told["unexpected_keys"])):
             _put_on(model, told, content, name, options)
         return (model, told) if output_loading_info else model
 
@@ -141,15 +149,15 @@ def _put_on(model: Any, told: dict[str, Any], content: Any, name: Any, options: 
     record = record_in(content, name)
     if any(tensor.is_meta for tensor in model.parameters()):
         raise expected("a remedied model loaded whole", "one that is offloaded", "a device_map without disk or cpu")
+    given, plain = options.get("state_dict"), model.state_dict()
     try:
-        given = options.get("state_dict")
-        saved = read_saved(_files(name, options), record, whole=False) if given is None else dict(given)
-        saved = _by_names_of(model, saved)
+        saved = _by_names_of(model, read_saved(_files(name, options)) if given is None else given)
         put_on(model, record, saved)
     except (RuntimeError, SafetensorError, OSError) as error:
         raise unfit(model, name, error) from None
-    told["missing_keys"] = set(told["missing_keys"]) - {replaced_key(key) for key in saved}
-    told["unexpected_keys"] = {key for key in told["unexpected_keys"] if HOME not in key.split(".")}
+    filled = {replaced_key(key) for key in saved} | (plain.keys() - model.state_dict().keys())
+    told["missing_keys"] = set(told["missing_keys"]) - filled
+    told["unexpected_keys"] = {key for key in told["unexpected_keys"] if not is_of_remedy(key)}
 
 
 def _files(name: Any, options: Mapping[str, Any]) -> list[Path]:
@@ -167,7 +175,7 @@ def _files(name: Any, options: Mapping[str, Any]) -> list[Path]:
 def _by_names_of(model: Any, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under the names that the model has for them: one with a head knows its body by a prefix, or has none."""
     prefix = f"{model.base_model_prefix}."
-    ours = {key.partition(f".{HOME}.")[0] for key in saved if HOME in key.split(".")}
+    ours = {key.partition(f".{HOME}.")[0] for key in saved if is_of_remedy(key)}
     paths = {path for path, _ in model.named_modules()}
     if not ours or ours <= paths:
         return dict(saved)

@@ -16,14 +16,14 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
@@ -134,7 +134,7 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     record = read_record(folder)
     try:
         if _is_transformers(model):
-            put_on(model, record, read_saved(_weights(folder), record, whole=weights), weights=weights)
+            put_on(model, record, read_saved(_weights(folder)), weights=weights)
             return model
         if weights:
             load_model(model, str(_weights(folder)[0]))
@@ -151,16 +151,18 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
     Args:
         model: The plain model.
         record: Which remedies.
-        saved: Tensors of the remedied model, with what they replaced: all, or no more than those that differ.
-        weights: Whether `saved` has all weights, to be loaded too.
+        saved: Tensors of the remedied model, with what they replaced: all, or what differs from the plain one.
+        weights: Whether `saved` has all weights, to be loaded too, or the model has those outside its remedied blocks.
     """
     before = {name: value for key, value in saved.items() if (name := replaced_key(key)) is not None}
-    now = {key: value for key, value in saved.items() if replaced_key(key) is None}
-    plain = {key: value for key, value in now.items() if weights and not _is_of_remedy(key)} | before
-    told = model.load_state_dict(plain, strict=False)
+    blocks = {f".{key}".partition(f".{HOME}.")[0] for key in saved if is_of_remedy(key)}
+    now = {key: value for key, value in saved.items() if replaced_key(key) is None and (weights or _is_in(key, blocks))}
+    told = model.load_state_dict({key: now[key] for key in now if not is_of_remedy(key)} | before, strict=False)
     named = dict(model.named_parameters(remove_duplicate=False))
-    loaded = {id(named[key]) for key in plain if key in named}  # tied weights are saved under one of their names
+    loaded = {id(named[key]) for key in (*now, *before) if key in named}  # tied weights are saved by one of their names
     missing = [key for key in told.missing_keys if weights and id(named.get(key)) not in loaded]
+    # Applying remedies may write over weights that are saved as they were.
+    plain = {key: value.clone() for key, value in model.state_dict().items() if _is_in(key, blocks) and key not in now}
     with private_randomness(seed=0):  # what remedies draw is overwritten below
         for one in record.applied:
             checked_options(find_remedy(one.name), one.options)  # or one would be taken for an argument of `apply`
@@ -168,30 +170,24 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
             layers, stack = list(one.layers), None if one.blocks else one.stack or None
             apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **one.options)
     state = model.state_dict()
-    missing += [key for key in state if _is_of_remedy(key) and key not in now]
-    if missing or told.unexpected_keys:
-        raise RuntimeError(f"{_listed('no', missing)}{_listed('Unexpected key', told.unexpected_keys)}")
+    missing += [key for key in state if is_of_remedy(key) and key not in now]
+    unexpected = [key for key in told.unexpected_keys if key in before]
+    if missing or unexpected:
+        raise RuntimeError(f"{_listed('no', missing)}{_listed('Unexpected key', unexpected)}")
     # All of the state, so that no remedy takes its part for a plain checkpoint's.
-    model.load_state_dict({**state, **now})
+    model.load_state_dict({**state, **{key: plain[key] for key in plain if key in state}, **now})
     for module in model.modules():
         if (home := remedies_of(module)) is not None:
             home.knows_plain = record.knows_plain
 
 
-def read_saved(files: Sequence[Path], record: Record, *, whole: bool = True) -> dict[str, Tensor]:
-    """The tensors of a saved transformers model, or only those of it that differ from the plain one's."""
-    keys: dict[str, Path] = {}
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            keys |= dict.fromkeys(opened.keys(), file)
-    replaced = {replaced_key(key) for key in keys}
-    whole = whole or not record.knows_plain
-    wanted = {key: file for key, file in keys.items() if whole or _is_of_remedy(key) or key in replaced}
-    found: dict[str, Tensor] = {}
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            found |= {key: opened.get_tensor(key) for key, place in wanted.items() if place == file}
-    return found
+def _is_in(key: str, blocks: Iterable[str]) -> bool:
+    return any(f".{key}".startswith(f"{block}.") for block in blocks)
+
+
+def read_saved(files: Sequence[Path]) -> dict[str, Tensor]:
+    """The tensors of a saved transformers model."""
+    return {key: value for file in files for key, value in load_file(file).items()}
 
 
 def replaced_key(key: str) -> str | None:
@@ -204,7 +200,8 @@ def replaced_key(key: str) -> str | None:
     return f"{block}.{inside}".lstrip(".") if found else None
 
 
-def _is_of_remedy(key: str) -> bool:
+def is_of_remedy(key: str) -> bool:
+    """Whether a key of a state is one that remedies brought."""
     return HOME in key.split(".")
 
 

@@ -203,6 +203,7 @@ def replaced(model: nn.Module) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     everything = _everything(find_remedied(model))
+    check_known([site for _, site, _ in everything])
     for site in {id(site.block): site for _, site, _ in everything}.values():
         plain = copy.deepcopy(site.block)
         for one, other, name in reversed(everything):
