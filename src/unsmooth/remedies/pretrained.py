@@ -151,7 +151,9 @@ def _put_on(model: Any, told: dict[str, Any], content: Any, name: Any, options: 
         raise expected("a remedied model loaded whole", "one that is offloaded", "a device_map without disk or cpu")
     given, plain = options.get("state_dict"), model.state_dict()
     try:
-        saved = _by_names_of(model, read_saved(_files(name, options)) if given is None else given)
+        # The model that was loaded from a state has the very tensors of it.
+        saved = read_saved(_files(name, options)) if given is None else {key: given[key].clone() for key in given}
+        saved = _by_names_of(model, saved)
         put_on(model, record, saved)
     except (RuntimeError, SafetensorError, OSError) as error:
         raise unfit(model, name, error) from None
