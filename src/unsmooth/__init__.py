@@ -10,7 +10,6 @@ import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,32 +121,38 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-class _WithTransformers(MetaPathFinder):
-    """Has `unsmooth.remedies.pretrained` installed as soon as transformers is there; it is not imported for that."""
+# What is put around others' saving and loading, by the module of theirs that it is for.
+_INSTALLED = {"transformers.modeling_utils": "install", "peft.peft_model": "install_adapters"}
 
-    module = "transformers.modeling_utils"
+
+class _WithOthers(MetaPathFinder):
+    """Has `unsmooth.remedies.pretrained` installed as soon as transformers is there; it is not imported for that."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """What others find, and once it has run, our part around it."""
-        if name != self.module:
+        if name not in _INSTALLED:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in others if found is not None), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                import_module("unsmooth.remedies.pretrained").install(module)
+                _install(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-if _WithTransformers.module in sys.modules:
-    import_module("unsmooth.remedies.pretrained").install(sys.modules[_WithTransformers.module])
-else:
-    sys.meta_path.insert(0, _WithTransformers())
+def _install(module: ModuleType) -> None:
+    getattr(import_module("unsmooth.remedies.pretrained"), _INSTALLED[module.__name__])(module)
+
+
+sys.meta_path.insert(0, _WithOthers())
+for _name in _INSTALLED:
+    if _name in sys.modules:
+        _install(sys.modules[_name])
 
 
 def __dir__() -> list[str]:

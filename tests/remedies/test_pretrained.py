@@ -452,9 +452,9 @@ def test_every_remedy_through_a_trainer(name: str, tmp_path: Path) -> None:
     same(host, type(model).from_pretrained(tmp_path / "model"), model)
     resumed = trainer(twin, host, tmp_path / "again", max_steps=2, save_strategy="no")
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    last = type(model).from_pretrained(tmp_path / "checkpoint-2").state_dict()
-    for key, value in twin.state_dict().items():  # to rounding: what remedies follow step by step is exact once loaded
-        torch.testing.assert_close(value, last[key], rtol=1e-3, atol=1e-5)
+    last = type(model).from_pretrained(tmp_path / "checkpoint-2")
+    # To rounding: singular vectors that some remedies follow step by step are worked out anew when they are loaded.
+    torch.testing.assert_close(said(host, twin), said(host, last), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

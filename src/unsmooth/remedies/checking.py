@@ -47,6 +47,9 @@ def check_plain(model: nn.Module) -> None:
         if is_compiled(module):
             what = "a compiled one, which ignores what is changed after"
             raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
+        if hasattr(module, "base_layer") and type(module).__module__.startswith("peft."):
+            hint = "unsmooth.apply before the adapters are added, or after merge_and_unload()"
+            raise expected("a model without adapters yet", f"PEFT's {kind} in the place of a layer", hint)
         if kind in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"):
             raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
     if is_sharded(model):

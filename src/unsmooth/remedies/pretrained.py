@@ -16,6 +16,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import write_whole
 from unsmooth.models.checkpoint import safetensors_files
 from unsmooth.models.quiet import quiet
 from unsmooth.models.remedied import HOME, SAVED_TYPE, is_remedied
@@ -41,6 +43,8 @@ from unsmooth.remedies.verbs import applied, replaced
 
 # Where transformers looks for the name of the weights file; it refuses, in a line that quotes it, what is none.
 _FILE = "transformers_weights"
+# The same for adapters.
+_ADAPTERS, _KIND = "adapter_config.json", "UNSMOOTH_"
 _STOP = "none for a class alone, as this model has remedies: import unsmooth first, or unsmooth.load(folder)"
 
 
@@ -54,14 +58,29 @@ def install(modeling: Any) -> None:
     config.get_config_dict = classmethod(_reading(config.get_config_dict.__func__))
 
 
+def install_adapters(peft_model: Any) -> None:
+    """The same for PEFT, of which this is a module: adapters alone say which remedies their base has to have.
+
+    They stop, by a kind that PEFT alone does not know, where nobody would ask.
+    """
+    mixin, tuner = import_module("peft.config").PeftConfigMixin, import_module("peft.tuners.tuners_utils").BaseTuner
+    if hasattr(peft_model.PeftModel.save_pretrained, HOME):
+        return
+    peft_model.PeftModel.save_pretrained = _saving_adapters(peft_model.PeftModel.save_pretrained)
+    mixin.from_json_file = classmethod(_reading_adapters(mixin.from_json_file.__func__))
+    tuner.inject_adapter = _adding_adapters(tuner.inject_adapter)
+
+
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def save_pretrained(self: Any, *args: Any, **options: Any) -> Any:
         vars(self.config).pop(HOME, None)  # of the folder it was read from
-        if not is_remedied(self):
-            return original(self, *args, **options)
+        if not is_remedied(self) or getattr(self, "_hf_peft_config_loaded", False):
+            saved = original(self, *args, **options)
+            _mark_adapters(self, signature.bind(self, *args, **options).arguments["save_directory"])
+            return saved
         given = signature.bind(self, *args, **options)
         state = given.arguments.get("state_dict")
         kept, knows_plain = _replaced(self, state)
@@ -184,3 +203,61 @@ def _by_names_of(model: Any, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if all(path.removeprefix(prefix) in paths for path in ours):
         return {key.removeprefix(prefix): value for key, value in saved.items()}
     return {f"{prefix}{key}": value for key, value in saved.items()}
+
+
+# Adapters: PEFT saves them alone, and lays them on whatever base it is given.
+
+
+def _saving_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save_pretrained(self: Any, save_directory: Any, *args: Any, **options: Any) -> Any:
+        saved = original(self, save_directory, *args, **options)
+        _mark_adapters(self, save_directory)
+        return saved
+
+    setattr(save_pretrained, HOME, True)
+    return save_pretrained
+
+
+def _mark_adapters(model: Any, folder: Any) -> None:
+    """Have the configurations of a model's adapters say its remedies, which are those of their base."""
+    for name in ("", *getattr(model, "peft_config", ())):
+        file = Path(folder, name, _ADAPTERS)
+        if not file.is_file():
+            continue
+        before = json.loads(file.read_text(encoding="utf-8"))
+        about = {key: value for key, value in (before.get("auto_mapping") or {}).items() if key != HOME}
+        kind = str(before["peft_type"]).removeprefix(_KIND)
+        if is_remedied(model):
+            about, kind = {**about, HOME: _record(model, knows_plain=True)}, f"{_KIND}{kind}"
+        after = {**before, "auto_mapping": about or None, "peft_type": kind}
+        if after != before:
+            write_whole(file, json.dumps(after, indent=2, sort_keys=True))
+
+
+def _reading_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def from_json_file(cls: Any, *args: Any, **options: Any) -> Any:
+        content = original(cls, *args, **options)
+        if "peft_type" in content:
+            content["peft_type"] = str(content["peft_type"]).removeprefix(_KIND)
+        return content
+
+    return from_json_file
+
+
+def _adding_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def inject_adapter(self: Any, model: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
+        record = (getattr(self.peft_config[adapter_name], "auto_mapping", None) or {}).get(HOME)
+        if record is not None:
+            both = record_in(record, adapter_name).applied, applied(model) if is_remedied(model) else ()
+            # As they are written, where a tuple is a list.
+            wanted, found = (json.dumps(write_record(each)["applied"], sort_keys=True) for each in both)
+            if wanted != found:
+                what, got = (", ".join(one.name for one in each) or "none" for each in both)
+                hint = "unsmooth.apply first with the same options, or the base that save_pretrained wrote"
+                raise expected(f"a base with the remedies of these adapters ({what})", f"others ({got})", hint)
+        return original(self, model, adapter_name, *args, **options)
+
+    return inject_adapter
