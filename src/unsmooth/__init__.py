@@ -1,15 +1,22 @@
 """See, explain and steer how alike the tokens of a Transformer become with depth.
 
-Names are imported when they are first used, so that ``import unsmooth`` and ``unsmooth --help`` stay quick.
+Names are imported when they are first used, so that ``import unsmooth`` and ``unsmooth --help`` stay quick. Where a
+process imports transformers too, its `save_pretrained` and `from_pretrained` know remedied models.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
     from unsmooth import (
         evidence,
         functional,
@@ -112,6 +119,40 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'unsmooth' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+# What is put around others' saving and loading, by the module of theirs that it is for.
+_INSTALLED = {"transformers.modeling_utils": "install", "peft.peft_model": "install_adapters"}
+
+
+class _WithOthers(MetaPathFinder):
+    """Has `unsmooth.remedies.pretrained` installed as soon as transformers is there; it is not imported for that."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """What others find, and once it has run, our part around it."""
+        if name not in _INSTALLED:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in others if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _install(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _install(module: ModuleType) -> None:
+    getattr(import_module("unsmooth.remedies.pretrained"), _INSTALLED[module.__name__])(module)
+
+
+sys.meta_path.insert(0, _WithOthers())
+for _name in _INSTALLED:
+    if _name in sys.modules:
+        _install(sys.modules[_name])
 
 
 def __dir__() -> list[str]:

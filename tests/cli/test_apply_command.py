@@ -70,7 +70,8 @@ def test_what_does_not_fold_is_kept_beside(
         unsmooth.load(bert_folder), "deescalate", learn="channel", tau=0.25, place="values", layers=[1, 2]
     )
     assert torch.equal(said(loaded), said(there))
-    assert torch.equal(said(AutoModel.from_pretrained(out)), said(AutoModel.from_pretrained(bert_folder)))
+    assert torch.equal(said(AutoModel.from_pretrained(out)), said(there))
+    assert "Saved with the weights, 64 new parameters: unsmooth.load has them" in printed
 
 
 def test_the_folder_is_a_model_like_any_other(
@@ -90,7 +91,7 @@ def test_the_folder_is_a_model_like_any_other(
 def test_no_fold_keeps_what_would_fold(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert run(["apply", "sharpen", str(bert_folder), "--out", str(out), "--no-fold", "--layers", "0,2"]) == 0
-    assert "Kept beside the weights" in capsys.readouterr().out
+    assert "Saved with the weights, no new parameters" in capsys.readouterr().out
     assert [one.layers for one in unsmooth.remedies.applied(unsmooth.load(out))] == [(0, 2)]
 
 

@@ -64,7 +64,7 @@ def apply(
     apply_wishes(loaded, wishes, blocks=blocks, seed=seed)
     added = sum(one.numel() for key, one in loaded.named_parameters() if key not in known)
     done = _done(loaded, blocks, fold, added)
-    save(loaded, out, blocks=blocks, folded=done.applied if done.folded else (), overwrite=force)
+    save(loaded, out, folded=done.applied if done.folded else (), overwrite=force)
     if as_json:
         typer.echo(json.dumps(finite(_as_json(done, out)), ensure_ascii=False, allow_nan=False))
     elif not quiet:
@@ -169,7 +169,7 @@ def _ending(done: Done) -> str:
     kept = f"{done.added:,} new parameters" if done.added else "no new parameters"
     why = "; ".join(f"{name}: {reason}" for name, reason in done.unfoldable.items())
     return (
-        f"Kept beside the weights, {kept}: unsmooth.load applies them; other libraries read the plain model"
+        f"Saved with the weights, {kept}: unsmooth.load has them; what does not know unsmooth refuses the folder"
         + (f". Not folded: {why}" if why else "")
         + "."
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.remedied import HOME, SAVED_TYPE
 from unsmooth.models.resolve import Source
 
-_INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -36,6 +36,7 @@ def check_model_type(config: dict[str, Any], source: Source, trust_remote_code: 
     import transformers
 
     kind = config.get("model_type")
+    kind = kind.removeprefix(SAVED_TYPE) if isinstance(kind, str) and HOME in config else kind
     names = config.get("architectures") or []
     if kind in transformers.CONFIG_MAPPING or (kind is None and any(hasattr(transformers, n) for n in names)):
         return
@@ -75,19 +76,21 @@ def check_weights(source: Source, allow_pickle: bool) -> Literal["safetensors", 
     return "pickle"
 
 
-def safetensors_files(folder: Path) -> list[Path]:
+def safetensors_files(folder: Path, variant: str | None = None) -> list[Path]:
     """The weight files that transformers will read, all of them there."""
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    if not (folder / _INDEX).is_file():
+    middle = f".{variant}" if variant else ""
+    whole, index = folder / f"model{middle}.safetensors", f"model.safetensors.index{middle}.json"
+    if whole.is_file():
+        return [whole]
+    if not (folder / index).is_file():
         return []
     try:
-        shards = sorted(set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+        shards = sorted(set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError) as error:
-        raise expected(f"an index of weights in {_INDEX}", repr(error), "to download the file again") from None
+        raise expected(f"an index of weights in {index}", repr(error), "to download the file again") from None
     for shard in shards:
         if not (folder / shard).is_file():
-            raise expected(f"all shards named in {_INDEX}", f"no {shard}", "to download the model again")
+            raise expected(f"all shards named in {index}", f"no {shard}", "to download the model again")
     return [folder / shard for shard in shards]
 
 

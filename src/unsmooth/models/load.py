@@ -19,6 +19,7 @@ from unsmooth.models.origin import Origin, set_origin
 from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
+from unsmooth.models.remedied import is_remedied
 from unsmooth.models.resolve import Source, Wishes, resolve
 from unsmooth.models.timm_models import is_timm, load_timm
 from unsmooth.networks.pixels import load_pixels
@@ -130,7 +131,8 @@ def _load_demo(name: str, dtype: torch.dtype | str, revision: str | None) -> nn.
 def _restore_remedies(model: nn.Module, folder: Path, origin: Origin) -> None:
     # The one place where this room looks up to one built on it, by name, and only for a folder that asks for it.
     saving = import_module("unsmooth.remedies.saving")
-    saving.restore(model, folder, weights=False)
+    if not is_remedied(model):  # transformers' from_pretrained has seen to its own
+        saving.restore(model, folder, weights=False)
     folded = saving.read_record(folder).folded
     if folded:
         note = f"Folded into the weights: {', '.join(one.name for one in folded)}."

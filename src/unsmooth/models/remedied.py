@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The name under which a block holds its edits.
 HOME = "unsmooth"
+# What comes before the model type of a remedied model in its config.json.
+SAVED_TYPE = "unsmooth_"
 
 
 class AppliedEdit(Protocol):

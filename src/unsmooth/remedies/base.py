@@ -63,9 +63,11 @@ class Edit(nn.Module):
     # Those that compute a weight fold before those that scale one.
     fold_order: ClassVar[int] = 1
 
-    # Set when it is applied: the options it was given, and its place in the order of what was applied.
+    # Set when it is applied: the options it was given, its place in the order of what was applied, and the pattern
+    # over module paths by which the blocks were found, where one was given.
     chosen: dict[str, Any]
     order: int
+    pattern: str | None = None
     # Whether it would let a token see later ones where nobody has allowed that.
     would_leak: bool = False
 

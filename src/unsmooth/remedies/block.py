@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from unsmooth.models.anatomy import Anatomy
@@ -29,6 +30,8 @@ from unsmooth.remedies.site import Site
 
 # The name under which a block holds its edits, and so a part of their keys in a state_dict.
 HOME = "unsmooth"
+# Beneath it: the key that every remedied block has, and what a saved model keeps of the weights that were replaced.
+APPLIED, REPLACED = "applied", "replaced"
 
 
 class BlockRemedies(nn.Module):
@@ -36,10 +39,15 @@ class BlockRemedies(nn.Module):
 
     Args:
         shared: What the blocks of one stack hand each other.
+        device: Where the block is.
     """
 
-    def __init__(self, shared: Volatile) -> None:
+    def __init__(self, shared: Volatile, device: torch.device) -> None:
         super().__init__()
+        # Not every remedy has parameters: by this key a plain model tells any remedied checkpoint from its own.
+        self.register_buffer(APPLIED, torch.ones(1, dtype=torch.uint8, device=device))
+        # Whether the weights that its edits replaced are at hand, for `undo`.
+        self.knows_plain = True
         self.shared = shared
         self.now = Volatile()
         # Those whose values or heads are edited, by path: others may put modules in their place later.
@@ -95,7 +103,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     home = remedies_of(block)
     if home is None:
         get_ready()
-        home = BlockRemedies(shared)
+        home = BlockRemedies(shared, site.output_matrix().device)
         block.add_module(HOME, home)
         block.register_forward_pre_hook(
             EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True

@@ -47,6 +47,9 @@ def check_plain(model: nn.Module) -> None:
         if is_compiled(module):
             what = "a compiled one, which ignores what is changed after"
             raise expected("a model that is not compiled yet", what, "unsmooth.apply before torch.compile")
+        if hasattr(module, "base_layer") and type(module).__module__.startswith("peft."):
+            hint = "unsmooth.apply before the adapters are added, or after merge_and_unload()"
+            raise expected("a model without adapters yet", f"PEFT's {kind} in the place of a layer", hint)
         if kind in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"):
             raise expected("a model that is not wrapped yet", kind, "unsmooth.apply before wrapping it")
     if is_sharded(model):
@@ -61,6 +64,16 @@ def check_whole(model: nn.Module) -> None:
             "sharded ones",
             "a model that is not sharded, with the same remedies, which loads torch's get_model_state_dict(model, "
             "options=StateDictOptions(full_state_dict=True)) of this one",
+        )
+
+
+def check_known(sites: Sequence[Site]) -> None:
+    """Refuse to take remedies out where nobody knows the weights that they replaced."""
+    if not all(home.knows_plain for site in sites if (home := remedies_of(site.block)) is not None):
+        raise expected(
+            "the weights that remedies replaced",
+            "a model saved while it was sharded or offloaded, which kept none",
+            "unsmooth.apply on the plain model again",
         )
 
 

@@ -194,18 +194,25 @@ class EditHeads(Hook):
 
 
 class FitCheckpoint(Hook):
-    """Before a checkpoint is loaded into a block: give edits that it does not know what they need."""
+    """Before a checkpoint is loaded into a block: give edits that it does not know what they need.
+
+    What `undo` would put back is the model's own, and not the checkpoint's.
+    """
 
     def __init__(self, index: int, depth: int, host: Host, path: str) -> None:
         self.index, self.depth, self.host, self.path = index, depth, host, path
 
     def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Called by torch before the block's part of a checkpoint is read."""
-        from unsmooth.remedies.block import HOME, site_of
+        from unsmooth.remedies.block import APPLIED, HOME, REPLACED, site_of
 
         if not any(key.startswith(prefix) for key in state):
             return  # a checkpoint of some other part of the model
-        for name, edit in module.get_submodule(HOME).named_children():
+        home = module.get_submodule(HOME)
+        for key in [key for key in state if key.startswith(f"{prefix}{HOME}.{REPLACED}.")]:
+            del state[key]
+        state.setdefault(f"{prefix}{HOME}.{APPLIED}", home.get_buffer(APPLIED))
+        for name, edit in home.named_children():
             own = f"{prefix}{HOME}.{name}."
             if not any(key.startswith(own) for key in state) and isinstance(edit, Edit):
                 edit.adopt(state, own, prefix, site_of(self.host, module, self.path, self.index, self.depth))

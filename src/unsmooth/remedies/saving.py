@@ -1,9 +1,14 @@
-"""Models with remedies on disk: a folder that any library reads as the plain model, and we as the remedied one.
+"""Models with remedies on disk.
 
-``model.safetensors`` has the plain weights, with every key that the model has without remedies;
-``remedies.safetensors`` has what they bring or change, under the keys of the remedied model; ``remedies.json`` says
-which they are, with which options, in which layers. Where remedies were folded the weights hold them already, and
-``remedies.json`` only tells of it.
+A model of transformers is written by its own `save_pretrained`, which `unsmooth.remedies.pretrained` has seen to: the
+weights are those of the remedied model, with what `undo` would put back beside them, and ``config.json`` says which
+remedies they are, under a model type that transformers alone does not know.
+
+Of any other model ``model.safetensors`` has the plain weights, with every key that it has without remedies, and
+``remedies.safetensors`` what they bring or change, under the keys of the remedied model.
+
+``remedies.json`` says which remedies, with which options, in which layers. Where they were folded the weights hold them
+already, and ``remedies.json`` only tells of it.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,21 +27,26 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import Saved, check_room, whole_folder, write_whole
+from unsmooth.models.checkpoint import read_config, safetensors_files
 from unsmooth.models.origin import origin_of, unwrapped
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
 from unsmooth.networks.saving import description, write_description
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.block import HOME, REPLACED, remedies_of
+from unsmooth.remedies.checking import checked_options
+from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.stack import find_remedied
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
 
 M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
 
-FORMAT = 1
-RECORD, TENSORS, WEIGHTS = "remedies.json", "remedies.safetensors", "model.safetensors"
+FORMAT = 2
+CONFIG, RECORD = "config.json", "remedies.json"
+TENSORS, WEIGHTS = "remedies.safetensors", "model.safetensors"
 _SAVED = Saved("remedies", "unsmooth.remedies.save", "apply", "saving the model again", FORMAT)
 # Beside the weights, a model's folder has what turns text and images into its input, and its licence.
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
@@ -46,39 +56,31 @@ _NOT_BESIDE = ("*.index.json", "adapter_config.json", "manifest.json", RECORD)
 
 @dataclass(frozen=True)
 class Record:
-    """What ``remedies.json`` says.
+    """What a saved model says of its remedies.
 
     Args:
         applied: Remedies to apply when the model is loaded, in order.
         folded: Remedies that the weights hold already.
-        blocks: The pattern under which the blocks were found, where one was needed.
+        knows_plain: Whether the weights that the remedies replaced were saved too.
         version: The version of unsmooth that wrote it.
     """
 
     applied: tuple[Applied, ...]
     folded: tuple[Applied, ...]
-    blocks: str | None
+    knows_plain: bool
     version: str
 
 
-def save(
-    model: nn.Module,
-    folder: str | Path,
-    *,
-    blocks: str | None = None,
-    folded: Sequence[Applied] = (),
-    overwrite: bool = False,
-) -> Path:
+def save(model: nn.Module, folder: str | Path, *, folded: Sequence[Applied] = (), overwrite: bool = False) -> Path:
     """Write a model with its remedies into a folder, which appears whole or not at all.
 
-    A transformers model, or one of `unsmooth.networks`, comes back by ``unsmooth.load(folder)``; any other by `restore`
-    into a model built anew. A library that knows nothing of remedies reads the plain model from it, as `undo` would
-    leave it. While it is written there is a second copy of the model in memory.
+    A transformers model comes back by ``unsmooth.load(folder)`` or, where unsmooth is imported, its own
+    `from_pretrained`; one of `unsmooth.networks` by ``unsmooth.load(folder)``; any other by `restore` into a model
+    built anew. While another than transformers' is written there is a second copy of the model in memory.
 
     Args:
         model: With remedies applied, or folded, see `folded`.
         folder: Must not exist, or be empty.
-        blocks: Pattern over module paths, as in `unsmooth.apply`.
         folded: What `applied` gave before `fold`, to be told in the folder.
         overwrite: Replace a folder that this function wrote; no other is ever replaced.
 
@@ -86,21 +88,21 @@ def save(
         UnsmoothError: There are no remedies, or the folder is taken.
     """
     folder, inner = Path(folder), unwrapped(model)
-    found = applied(inner, blocks=blocks)
+    found = applied(inner)
     if not found and not folded:
         hint = "unsmooth.apply(model, name) first, or the model's own save_pretrained"
         raise expected("a model with remedies applied", "a plain one", hint)
     check_free(folder, overwrite=overwrite)
-    record = _written(found, folded, blocks)
-    plain = undo(copy.deepcopy(inner), blocks=blocks) if found else inner
-    with whole_folder(folder, replace=overwrite) as draft:
-        _save_plain(plain, draft)
-        _save_beside(inner, draft)
-        if found:
-            save_file(_differing(inner, plain), draft / TENSORS)
-        made = write_whole(draft / RECORD, record)
-        for file in filter(Path.is_file, draft.rglob("*")):  # safetensors' are for their owner's eyes only
-            file.chmod(made.stat().st_mode)
+    record = json.dumps(write_record(found, folded), indent=1, ensure_ascii=False)
+    try:
+        with whole_folder(folder, replace=overwrite) as draft:
+            _save_weights(inner, draft)
+            _save_tokenizer(inner, draft)
+            made = write_whole(draft / RECORD, record)
+            for file in filter(Path.is_file, draft.rglob("*")):  # safetensors' are for their owner's eyes only
+                file.chmod(made.stat().st_mode)
+    except SafetensorError as error:  # in place of the system's own
+        raise expected(f"a place to write {folder.name!r}", str(error), "another folder") from None
     return folder
 
 
@@ -120,11 +122,9 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
 def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     """Put remedies that `save` wrote into a plain model, in place, and return it.
 
-    While the weights of a transformers model are read there is a second copy of it in memory.
-
     Args:
         model: Built as the saved one was, without remedies.
-        folder: What `save` was given.
+        folder: What `save` was given or, of a transformers model, `save_pretrained`.
         weights: Also load the plain weights from there.
 
     Raises:
@@ -132,17 +132,89 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     """
     folder = Path(folder)
     record = read_record(folder)
-    if weights:
-        _load_plain(model, folder)
-    if not record.applied:
-        return model
+    try:
+        if _is_transformers(model):
+            put_on(model, record, read_saved(_weights(folder)), weights=weights)
+            return model
+        if weights:
+            load_model(model, str(_weights(folder)[0]))
+        if record.applied:
+            put_on(model, record, load_file(folder / TENSORS))
+    except (RuntimeError, SafetensorError, OSError) as error:
+        raise unfit(model, folder, error) from None
+    return model
+
+
+def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, weights: bool = False) -> None:
+    """Apply the remedies of a saved model to a plain one, and load what they brought and changed.
+
+    Args:
+        model: The plain model.
+        record: Which remedies.
+        saved: Tensors of the remedied model, with what they replaced: all, or what differs from the plain one.
+        weights: Whether `saved` has all weights, to be loaded too, or the model has those outside its remedied blocks.
+    """
+    before = {name: value for key, value in saved.items() if (name := replaced_key(key)) is not None}
+    blocks = {f".{key}".partition(f".{HOME}.")[0] for key in saved if is_of_remedy(key)}
+    now = {key: value for key, value in saved.items() if replaced_key(key) is None and (weights or _is_in(key, blocks))}
+    told = model.load_state_dict({key: now[key] for key in now if not is_of_remedy(key)} | before, strict=False)
+    named = dict(model.named_parameters(remove_duplicate=False))
+    loaded = {id(named[key]) for key in (*now, *before) if key in named}  # tied weights are saved by one of their names
+    missing = [key for key in told.missing_keys if weights and id(named.get(key)) not in loaded]
+    # Applying remedies may write over weights that are saved as they were.
+    plain = {key: value.clone() for key, value in model.state_dict().items() if _is_in(key, blocks) and key not in now}
     with private_randomness(seed=0):  # what remedies draw is overwritten below
         for one in record.applied:
+            checked_options(find_remedy(one.name), one.options)  # or one would be taken for an argument of `apply`
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
-            layers, stack = list(one.layers), None if record.blocks else one.stack or None
-            apply(model, one.name, layers=layers, blocks=record.blocks, stack=stack, allow_leak=True, **one.options)
-    _load_differing(model, folder)
-    return model
+            layers, stack = list(one.layers), None if one.blocks else one.stack or None
+            apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **one.options)
+    state = model.state_dict()
+    missing += [key for key in state if is_of_remedy(key) and key not in now]
+    unexpected = [key for key in told.unexpected_keys if key in before]
+    if missing or unexpected:
+        raise RuntimeError(f"{_listed('no', missing)}{_listed('Unexpected key', unexpected)}")
+    # All of the state, so that no remedy takes its part for a plain checkpoint's.
+    model.load_state_dict({**state, **{key: plain[key] for key in plain if key in state}, **now})
+    for module in model.modules():
+        if (home := remedies_of(module)) is not None:
+            home.knows_plain = record.knows_plain
+
+
+def _is_in(key: str, blocks: Iterable[str]) -> bool:
+    return any(f".{key}".startswith(f"{block}.") for block in blocks)
+
+
+def read_saved(files: Sequence[Path]) -> dict[str, Tensor]:
+    """The tensors of a saved transformers model."""
+    return {key: value for file in files for key, value in load_file(file).items()}
+
+
+def replaced_key(key: str) -> str | None:
+    """The key in the plain model of a weight that was saved for `undo`; None for any other.
+
+    >>> replaced_key("layer.0.unsmooth.replaced.output.weight")
+    'layer.0.output.weight'
+    """
+    block, found, inside = f".{key}".rpartition(f".{HOME}.{REPLACED}.")
+    return f"{block}.{inside}".lstrip(".") if found else None
+
+
+def is_of_remedy(key: str) -> bool:
+    """Whether a key of a state is one that remedies brought."""
+    return HOME in key.split(".")
+
+
+def _listed(what: str, keys: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return f"{what} {', '.join(keys[:most])}{more}. " if keys else ""
+
+
+def _weights(folder: Path) -> list[Path]:
+    files = safetensors_files(folder)
+    if not files:
+        raise expected(f"{WEIGHTS} in {str(folder)!r}", "none", "the folder that the model was saved in")
+    return files
 
 
 def unfoldable(model: nn.Module, *, blocks: str | None = None) -> dict[str, str]:
@@ -158,57 +230,83 @@ def _edits(block: nn.Module) -> list[Edit]:
 
 
 def read_record(folder: str | Path) -> Record:
-    """What ``remedies.json`` in a folder says."""
-    return _SAVED.read(folder, _parse)
+    """What a saved model says of its remedies: of one of transformers its ``config.json``, else ``remedies.json``."""
+    folder = Path(folder)
+    content = read_config(folder).get(HOME) if (folder / CONFIG).is_file() else None
+    return _SAVED.read(folder, parse_record) if content is None else record_in(content, folder)
 
 
-def _written(found: Sequence[Applied], folded: Sequence[Applied], blocks: str | None) -> str:
+def record_in(content: Any, folder: object) -> Record:
+    """The record that the ``config.json`` of a folder holds."""
+    try:
+        return parse_record(content)
+    except UnsmoothError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise expected(f"remedies in the {CONFIG} of {str(folder)!r}", repr(error), "saving the model again") from None
+
+
+def write_record(found: Sequence[Applied], folded: Sequence[Applied] = (), knows_plain: bool = True) -> dict[str, Any]:
+    """What `parse_record` reads, as JSON can hold it."""
     content = {
         "format": FORMAT,
         "unsmooth": import_module("unsmooth").__version__,
-        "blocks": blocks,
         "applied": [_entry(one) for one in found],
         "folded": [_entry(one) for one in folded],
+        "knows_plain": knows_plain,
     }
     try:
-        return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+        json.dumps(content, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise expected("options that JSON can hold", str(error), "numbers, words, lists, True, False or None") from None
+    return content
 
 
 def _entry(one: Applied) -> dict[str, Any]:
     entry = {"name": one.name, "options": dict(one.options), "layers": list(one.layers)}
-    return {**entry, "stack": one.stack} if one.stack else entry
+    return entry | {key: value for key, value in (("stack", one.stack), ("blocks", one.blocks)) if value}
 
 
-def _parse(content: dict[str, Any]) -> Record:
-    def read(entries: Sequence[Mapping[str, Any]]) -> tuple[Applied, ...]:
-        return tuple(_read_entry(entry) for entry in entries)
+def parse_record(content: Any) -> Record:
+    """A record as it was written; raises ValueError where it was not written by `write_record`."""
+    if content["format"] != FORMAT:
+        raise expected(f"remedies format {FORMAT}", content["format"], "the unsmooth version that wrote it")
+    applied, folded = (tuple(map(_read_entry, _a(list, content[key]))) for key in ("applied", "folded"))
+    return Record(applied, folded, _a(bool, content["knows_plain"]), _a(str, content["unsmooth"]))
 
-    return Record(read(content["applied"]), read(content["folded"]), content["blocks"], str(content["unsmooth"]))
+
+def _read_entry(entry: Any) -> Applied:
+    layers = tuple(_a(int, layer) for layer in _a(list, entry["layers"]))
+    stack, blocks = _a(str, entry.get("stack", "")), entry.get("blocks")
+    return Applied(_a(str, entry["name"]), _a(dict, entry["options"]), layers, {}, stack, blocks and _a(str, blocks))
 
 
-def _read_entry(entry: Mapping[str, Any]) -> Applied:
-    layers = tuple(map(int, entry["layers"]))
-    return Applied(str(entry["name"]), dict(entry["options"]), layers, {}, str(entry.get("stack", "")))
+def _a(kind: type[T], got: Any) -> T:
+    if type(got) is not kind:
+        raise ValueError(f"{type(got).__name__} where {kind.__name__} is due")
+    return got
 
 
 def _is_transformers(model: nn.Module) -> bool:
     return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
 
 
-def _save_plain(model: nn.Module, folder: Path) -> None:
-    if not _is_transformers(model):
-        save_model(model, str(folder / WEIGHTS))
-        if description(model) is not None:
-            write_description(model, folder)
+def _save_weights(model: nn.Module, folder: Path) -> None:
+    """As transformers does; of any other model the plain weights, and what the remedied one has beside or otherwise."""
+    if _is_transformers(model):
+        with quiet():
+            model.save_pretrained(folder)  # type: ignore[operator]
         return
-    save_pretrained: Any = model.save_pretrained
-    with quiet():
-        save_pretrained(folder)
+    found = applied(model)
+    plain = undo(copy.deepcopy(model)) if found else model
+    save_model(plain, str(folder / WEIGHTS))
+    if description(plain) is not None:
+        write_description(plain, folder)
+    if found:
+        save_file(_differing(model, plain), folder / TENSORS)
 
 
-def _save_beside(model: nn.Module, folder: Path) -> None:
+def _save_tokenizer(model: nn.Module, folder: Path) -> None:
     """Tokenizer and image processor: their own files where the model came from a folder, else written anew."""
     origin = origin_of(model)
     if origin is None:
@@ -252,50 +350,9 @@ def _differing(model: nn.Module, plain: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _load_plain(model: nn.Module, folder: Path) -> None:
-    state = _read_by_transformers(model, folder) if _is_transformers(model) else None
-    if state is None and not (folder / WEIGHTS).is_file():
-        raise expected(f"{WEIGHTS} in {str(folder)!r}", "none", "unsmooth.load(folder) for a model in several files")
-    try:
-        if state is None:
-            load_model(model, str(folder / WEIGHTS))
-        else:
-            model.load_state_dict(state)
-    except (RuntimeError, SafetensorError) as error:
-        raise _unfit(model, folder / WEIGHTS, error) from None
-
-
-def _read_by_transformers(model: Any, folder: Path) -> Mapping[str, Tensor] | None:
-    """The weights under the names that the model has for them, as transformers saves some models under others.
-
-    None where it makes no such model of the folder: then the names on disk are to be the model's.
-    """
-    with quiet(), private_randomness(seed=0):  # what the folder lacks is drawn, and left out below
-        try:
-            again, told = type(model).from_pretrained(
-                str(folder),
-                config=copy.deepcopy(model.config),
-                dtype=model.dtype,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-        except Exception:  # for whatever reason: reading the names as they are tells what is wrong
-            return None
-    state = {key: value for key, value in again.state_dict().items() if key not in told["missing_keys"]}
-    whole = not told["unexpected_keys"] and state.keys() == model.state_dict().keys()
-    return state if whole else None
-
-
-def _load_differing(model: nn.Module, folder: Path) -> None:
-    try:
-        # All of the state, so that no remedy takes its part for a plain checkpoint's.
-        model.load_state_dict({**model.state_dict(), **load_file(folder / TENSORS)})
-    except (RuntimeError, SafetensorError, OSError) as error:
-        raise _unfit(model, folder / TENSORS, error) from None
-
-
-def _unfit(model: nn.Module, file: Path, error: Exception) -> Exception:
-    text = " ".join(str(error).split())[:200]
-    hint = "the model and folder it belongs to" + (", or unsmooth.load(folder)" if _is_transformers(model) else "")
-    return expected(f"a whole {str(file)!r} that fits {type(model).__name__}", text, hint)
+def unfit(model: nn.Module, place: object, error: Exception) -> Exception:
+    """What to raise where saved tensors are not this model's."""
+    text = " ".join(str(error).split())[:200].rstrip(".")
+    return expected(
+        f"whole weights in {str(place)!r} that fit {type(model).__name__}", text, "the model they belong to"
+    )

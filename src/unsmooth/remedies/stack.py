@@ -9,6 +9,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.host import HOSTS
+from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.site import Site
@@ -23,12 +24,14 @@ class Stack:
         module: The smallest module that runs all its blocks in one call.
         sites: Its blocks, counted from 0.
         shared: What its blocks hand each other within one pass.
+        pattern: Under which its blocks were found, where one was given.
     """
 
     name: str
     module: nn.Module
     sites: list[Site]
     shared: Volatile
+    pattern: str | None
 
     def hook(self) -> None:
         """Have each pass begin and end as the edits need it that are in its blocks now."""
@@ -36,8 +39,21 @@ class Stack:
 
 
 def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
-    """The stacks, or the one that was asked for, in which remedies can be; others have none."""
-    return [_stack(model, one) for one in _chosen(model, blocks, stack) if one.host.wiring is not None]
+    """The stacks, or the one that was asked for, in which remedies can be; others have none.
+
+    Without `blocks` those too that remedies were given by a pattern.
+    """
+    patterns: list[str | None] = [blocks]
+    if blocks is None and stack is None and isinstance(model, nn.Module):
+        patterns = list(dict.fromkeys(edit.pattern for edit in all_edits(model))) or [None]
+    found = [(one, pattern) for pattern in patterns for one in _chosen(model, pattern, stack)]
+    return [_stack(model, one, pattern) for one, pattern in found if one.host.wiring is not None]
+
+
+def all_edits(model: nn.Module) -> list[Edit]:
+    """Every edit in a model, wherever its blocks are."""
+    homes = [home for module in model.modules() if (home := remedies_of(module)) is not None]
+    return [edit for home in homes for edit in home.edits().values()]
 
 
 def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
@@ -46,7 +62,7 @@ def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | No
     for one in found:
         if one.host.wiring is None:
             raise _not_changeable(model, one, found)
-    return [_stack(model, one) for one in found]
+    return [_stack(model, one, blocks) for one in found]
 
 
 def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[Anatomy, ...]:
@@ -64,11 +80,11 @@ def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[An
     return tuple(one for one in found if one.stack == stack)
 
 
-def _stack(model: nn.Module, anatomy: Anatomy) -> Stack:
+def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
     sites = sites_of(anatomy)
     homes = (remedies_of(site.block) for site in sites)
     shared = next((home.shared for home in homes if home is not None), Volatile())
-    return Stack(anatomy.stack, stack_of(model, list(anatomy.blocks)), sites, shared)
+    return Stack(anatomy.stack, stack_of(model, list(anatomy.blocks)), sites, shared, pattern)
 
 
 def _not_changeable(model: nn.Module, one: Anatomy, found: tuple[Anatomy, ...]) -> UnsmoothError:

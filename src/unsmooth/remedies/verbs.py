@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.remedies.base import Edit
-from unsmooth.remedies.block import add_edit, drop_edit, remedies_of
+from unsmooth.remedies.block import HOME, REPLACED, add_edit, drop_edit, remedies_of
 from unsmooth.remedies.checking import (
     check_handed_on,
+    check_known,
     check_norms,
     check_plain,
     check_sites,
@@ -26,7 +29,7 @@ from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
-from unsmooth.remedies.stack import Stack, find_changeable, find_remedied
+from unsmooth.remedies.stack import Stack, all_edits, find_changeable, find_remedied
 from unsmooth.remedies.tied import check_folds, check_installs
 
 M = TypeVar("M", bound=nn.Module)
@@ -42,6 +45,7 @@ class Applied:
         layers: The blocks it is in.
         report: Numbers that it gives about itself, by layer.
         stack: The stack that they are in, where the model has several.
+        blocks: The pattern under which the blocks were found, where one was given.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Applied:
     layers: tuple[int, ...]
     report: Mapping[int, Mapping[str, float]]
     stack: str = ""
+    blocks: str | None = None
 
 
 def apply(
@@ -103,7 +108,7 @@ def apply(
     check_installs(model, _sites(stacks), [(site, edit) for (_, site), edit in zip(chosen, edits, strict=True)])
     order, text = 1 + _last_order(model), new_mark()
     for edit in edits:
-        edit.chosen, edit.order = dict(options), order
+        edit.chosen, edit.order, edit.pattern = dict(options), order, blocks
         edit.would_leak = kind.leaks(options) and not allow_leak
     for one in stacks:
         check_handed_on(one.sites, {site.path: edit for (_, site), edit in zip(chosen, edits, strict=True)})
@@ -134,6 +139,7 @@ def undo(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:
     """
     stacks = find_remedied(model, _pattern(blocks), stack)
     check_whole(model)
+    check_known(_sites(stacks))
     for one, site, name in reversed(_everything(stacks)):
         _take_out(site, name, one, _remove)
     for one in stacks:
@@ -184,9 +190,30 @@ def applied(model: nn.Module, *, blocks: str | None = None, stack: str | None = 
             layers=tuple(site.index for site, _ in found),
             report={site.index: report for site, edit in found if (report := dict(edit.report()))},
             stack=name,
+            blocks=found[0][1].pattern,
         )
         for (_, name), found in by_order.items()
     ]
+
+
+def replaced(model: nn.Module) -> dict[str, Tensor]:
+    """What `undo` would put back, under keys of its own: the weights that the model has not now, or has otherwise.
+
+    Of one block at a time there is a second copy in memory.
+    """
+    found: dict[str, Tensor] = {}
+    everything = _everything(find_remedied(model))
+    check_known([site for _, site, _ in everything])
+    for site in {id(site.block): site for _, site, _ in everything}.values():
+        plain = copy.deepcopy(site.block)
+        for one, other, name in reversed(everything):
+            if other.block is site.block:
+                _take_out(replace(other, block=plain), name, replace(one, module=nn.Module()), _remove)
+        now = site.block.state_dict()
+        for key, value in plain.state_dict().items():
+            if isinstance(value, Tensor) and (key not in now or not torch.equal(value, now[key])):
+                found[".".join(filter(None, (site.path, HOME, REPLACED, key)))] = value
+    return found
 
 
 def _pattern(blocks: Any) -> str | None:
@@ -230,9 +257,14 @@ def _remove(edit: Edit, site: Site) -> None:
 
 
 def _everything(stacks: list[Stack]) -> list[tuple[Stack, Site, str]]:
-    """Every remedy in every site, in the order applied."""
-    found = [(stack, site, name) for stack in stacks for site in stack.sites for name in edits_at(site)]
-    return sorted(found, key=lambda entry: edits_at(entry[1])[entry[2]].order)
+    """Every remedy in every site, in the order applied; once where a block is in several of the stacks."""
+    found: dict[tuple[int, str], tuple[Stack, Site, str]] = {}
+    for stack in stacks:
+        for site in stack.sites:
+            for name, edit in edits_at(site).items():
+                if (id(site.block), name) not in found or edit.pattern == stack.pattern:
+                    found[id(site.block), name] = (stack, site, name)
+    return sorted(found.values(), key=lambda entry: edits_at(entry[1])[entry[2]].order)
 
 
 def _sites(stacks: list[Stack]) -> list[Site]:
@@ -241,5 +273,4 @@ def _sites(stacks: list[Stack]) -> list[Site]:
 
 def _last_order(model: nn.Module) -> int:
     """Of what was applied last, in whatever part of the model."""
-    homes = (remedies_of(module) for module in model.modules())
-    return max((edit.order for home in homes if home is not None for edit in home.edits().values()), default=-1)
+    return max((edit.order for edit in all_edits(model)), default=-1)
