@@ -40,7 +40,12 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
-            if isinstance(core, nn.Module) and {*first_blocks} <= {*core.modules()}:
+            # In some classes it is an inner part that takes other things.
+            if not (
+                isinstance(core, nn.Module) and module.main_input_name in inspect.signature(core.forward).parameters
+            ):
+                core = module
+            if {*first_blocks} <= {*core.modules()}:
                 return core
     return None
 
@@ -100,6 +105,20 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
     )
 
 
+_KINDS = {"input_ids": "texts", "pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}
+
+
+def check_kind(model: nn.Module, inputs: RawBatch) -> None:
+    """Refuse images for a model of texts, ids for one of images, and the like, before it stumbles over them."""
+    own, taken = getattr(model, "main_input_name", None), inspect.signature(model.forward).parameters
+    if own not in taken or not isinstance(inputs, Mapping):
+        return
+    given = [name for name in inputs if name.removeprefix("decoder_") in (*_KINDS, "inputs_embeds")]
+    if given and not {*given, *_STAND_INS} & {*taken} & {*inputs}:
+        kind = _KINDS.get(str(own), "other things")
+        raise expected(f"{own!r}, as {type(model).__name__} reads {kind}", ", ".join(map(repr, given)), kind)
+
+
 def call(model: nn.Module, inputs: RawBatch) -> None:
     """Run the model for its hooks' sake."""
     if isinstance(inputs, Tensor):
@@ -157,6 +176,17 @@ def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
     return found if isinstance(found, Tensor) and not found.is_floating_point() else None
 
 
+def shows_padding(selection: Selection, choice: TokenChoice, config: Any) -> bool:
+    """Whether ids at an end of a text are those of padding, and are measured because nothing masks them."""
+    ids_BN, padding = selection.ids_BN, getattr(config, "pad_token_id", None)
+    if selection.real_BN is not None or choice == "content" or ids_BN is None or padding is None or not ids_BN.numel():
+        return False
+    is_padding_BN = ids_BN == padding
+    # A decoder may start with that id, and a text end with it where it also marks ends.
+    behind = 2 if padding == getattr(config, "eos_token_id", None) else 1
+    return any(bool(part_BN.all(dim=1).any()) for part_BN in (is_padding_BN[:, -behind:], is_padding_BN[:, :2]))
+
+
 def image_size(inputs: RawBatch) -> tuple[int, int] | None:
     """Height and width of the images of a batch (batch, channels, height, width), None where there are none."""
     for value in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
@@ -188,7 +218,7 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
                 raise expected(f"`{key}` of shape (batch, tokens)", tuple(mask.shape), 'a 2-D "token_mask" beside it')
             # A token that is made of several entries is real where the first of them is.
             return mask[:, :: reads.each if key == reads.mask else 1] != 0
-    padding = fields.get("tgt_key_padding_mask" if reads == TARGET else "src_key_padding_mask")
+    padding = fields.get("tgt_key_padding_mask" if _side(reads) else "src_key_padding_mask")
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
@@ -196,14 +226,15 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
 
 def _side(reads: Reads) -> str:
     """What stands before the names of fields that speak of a decoder."""
-    return "decoder_" if reads == TARGET else ""
+    return "decoder_" if (reads.mask or "").startswith("decoder_") else ""
 
 
 def _special_tokens(
     fields: Mapping[str, Any], ids: Tensor | None, special_ids: frozenset[int], reads: Reads
 ) -> Tensor | None:
-    given = None if reads.mask is None else fields.get(f"{_side(reads)}special_tokens_mask")
-    if isinstance(given, Tensor):
+    given = fields.get(f"{_side(reads)}special_tokens_mask")
+    beside_ids = ids is None and f"{_side(reads)}input_ids" in fields  # which it is about then
+    if isinstance(given, Tensor) and reads.mask is not None and not beside_ids:
         return given != 0
     if ids is not None and special_ids:
         return torch.isin(ids, torch.tensor(sorted(special_ids), device=ids.device, dtype=ids.dtype))
