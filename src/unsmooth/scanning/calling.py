@@ -292,6 +292,8 @@ def _set_mode(module: nn.Module, *, training: bool) -> None:
 def moved(model: nn.Module, device: torch.device | None) -> Iterator[torch.device]:
     """The model on `device` for the duration, or where it already is."""
     home = home_of(model)
+    if any(one.is_meta for one in model.parameters()) and not is_spread(model):
+        raise expected("a model with weights", "one on the meta device, which holds none", "loading them first")
     if device is None or device == home:
         yield home
         return

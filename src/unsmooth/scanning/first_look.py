@@ -207,8 +207,9 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
 
     becoming = [mask for mask in groups if becomes(mask)]
     if len(becoming) > 1:  # as where images stand between the words of a text
+        masked = any(mask in inputs for mask in groups)
         becoming = [mask for mask in becoming if mask is not None and _fits(inputs.get(mask), groups[mask], shape)]
-        if len(becoming) != 1 and "token_mask" not in inputs:
+        if len(becoming) != 1 and masked and "token_mask" not in inputs:
             raise expected(
                 f"one input that becomes the {shape[1]} tokens of {_pattern(stack)!r}",
                 " and ".join(name for mask in becoming or groups for name in groups[mask]),
@@ -250,30 +251,27 @@ def _pattern(stack: Anatomy) -> str:
 
 
 @contextmanager
-def watch_others(model: nn.Module, stacks: Sequence[Anatomy], ran: dict[str, int]) -> Iterator[None]:
-    """Count into `ran` the blocks with attention that are called outside of all stacks, by the pattern of their paths.
+def watch_others(model: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[dict[str, None]]:
+    """The paths of blocks with attention that are called outside of all stacks, filled in as they are.
 
     Example:
         >>> from unsmooth.models import find_anatomy
         >>> layers = [nn.TransformerEncoderLayer(4, 2, 8, batch_first=True) for _ in range(4)]
-        >>> model, ran = nn.Sequential(nn.Sequential(*layers[:1]), nn.Sequential(*layers[1:])), {}
-        >>> with watch_others(model, [find_anatomy(model, "0.*")], ran):
+        >>> model = nn.Sequential(nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:]))
+        >>> with watch_others(model, [find_anatomy(model, "0.*")]) as called:
         ...     _ = model(torch.zeros(1, 3, 4))
-        >>> ran
-        {'1.*': 3}
+        >>> list(called)
+        ['1.0', '1.1']
     """
-    measured = {path: block for stack in stacks for path, block in stack.blocks.items()}
-    inside = {module for block in measured.values() for module in block.modules()}
-    called: set[str] = set()
+    measured = [block for stack in stacks for block in stack.blocks.values()]
+    inside = {module for block in measured for module in block.modules()}
+    called: dict[str, None] = {}
     with ExitStack() as hooks:
         for path, block in _blocks_with_attention(model):
-            if not inside.intersection(block.modules()):
-                handle = block.register_forward_pre_hook(lambda *_, path=path: called.add(path))
+            if inside.isdisjoint(block.modules()):
+                handle = block.register_forward_pre_hook(lambda *_, path=path: called.update({path: None}))
                 hooks.callback(handle.remove)
-        try:
-            yield
-        finally:
-            ran.update(Counter(map(pattern_of, called)))
+        yield called
 
 
 def _blocks_with_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:

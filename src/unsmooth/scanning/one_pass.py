@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from torch import nn
 
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.spread import is_sharded
+from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     Selection,
@@ -149,21 +151,21 @@ def _known_better(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatc
 @contextmanager
 def _watching(watched: Sequence[_Watched], stacks: Sequence[Anatomy]) -> Iterator[None]:
     """Show each collector its stack, and tell it of blocks that run beside all stacks of the model."""
-    others: dict[str, int] = {}
+    called: dict[str, None] = {}
     with ExitStack() as hooks:
         for one in watched:
             sites = [site for site in one.plan.sites if site in one.anatomy.sites]
             one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
             hooks.enter_context(_watch_maps(one.anatomy, one.collector))
         if watched[0].plan.blocks is None:
-            hooks.enter_context(watch_others(watched[0].anatomy.model, stacks, others))
+            called = hooks.enter_context(watch_others(stacks[0].model, stacks))
         try:
             yield
         finally:
             for one in watched:
                 one.collector.notes |= {
                     f"{count} blocks at {pattern!r} ran and were not measured: blocks={pattern!r} does that.": None
-                    for pattern, count in others.items()
+                    for pattern, count in Counter(map(pattern_of, called)).items()
                 }
 
 
