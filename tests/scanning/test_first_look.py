@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor, nn
 
 import unsmooth
@@ -448,3 +449,47 @@ def test_a_monitor_finds_out_too_and_leaves_nothing_behind() -> None:
     monitor.close()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert len(find_stacks(model, "decoder.layers.*")) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (lambda: transformers.BertModel(transformers.BertConfig(**BERT)), Image.new("RGB", (16, 16)),
+         "Expected texts, which this model reads but got images. Try texts as data."),
+        (lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)), "a text of words",
+         "Expected images, which this model reads but got texts. Try images as data."),
+    ],
+    ids=["picture-to-bert", "words-to-vit"],
+)  # fmt: skip
+def test_pictures_for_a_model_of_texts_and_the_other_way(make: Any, given: Any, message: str) -> None:
+    with pytest.raises(UnsmoothError) as error:
+        unsmooth.scan(built(make), [given], progress=False)
+    assert str(error.value) == message
+
+
+class TokensLast(nn.Module):
+    """Ids to a stream of (batch, dim, tokens)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 12)
+        self.layers = nn.Sequential(*(nn.Conv1d(12, 12, 1) for _ in range(3)))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.layers(self.embed(input_ids).mT)
+
+
+def test_streams_with_tokens_last_are_refused() -> None:
+    with pytest.raises(UnsmoothError, match=r"got \(3, 12, 6\) for ids of \(3, 6\)"):
+        scan(built(TokensLast), {"input_ids": ids(torch.ones(3, 6), 1)}, blocks="layers.*")
+
+
+def test_random_numbers_are_drawn_once() -> None:
+    """What a model draws, as a masked autoencoder does, is what it draws without a first look."""
+    sizes = {key: BERT[key] for key in list(BERT)[:4]}
+    model = built(lambda: transformers.ViTMAEModel(transformers.ViTMAEConfig(**sizes, image_size=16, patch_size=4)))
+    batch = data("pixel_values")
+    torch.manual_seed(3)
+    wanted = streams(model, "layers.*", batch)
+    torch.manual_seed(3)
+    check(scan(model, batch, blocks="layers.*").curve(), wanted, None)

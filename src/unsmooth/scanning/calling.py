@@ -17,7 +17,7 @@ from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
-from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.data import KINDS, RawBatch
 
 TokenChoice = Literal["content", "all"]
 TOKEN_CHOICES: Mapping[str, str] = {
@@ -41,13 +41,21 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
             # In some classes it is an inner part that takes other things.
-            if not (
-                isinstance(core, nn.Module) and module.main_input_name in inspect.signature(core.forward).parameters
-            ):
+            if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
                 core = module
             if {*first_blocks} <= {*core.modules()}:
                 return core
     return None
+
+
+def taken(model: nn.Module) -> frozenset[str]:
+    """The names of what a model is called with; none where it takes anything, as a wrapper does.
+
+    >>> sorted(taken(nn.Bilinear(2, 2, 2)))
+    ['input1', 'input2']
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    return frozenset(one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
 
 
 def every_stack(model: nn.Module, stacks: Sequence[Anatomy]) -> Sequence[Anatomy]:
@@ -75,7 +83,7 @@ def entry_of(
     if part is None or not hasattr(part, "main_input_name") or useless:
         wanted = f"{other.reads.tokens!r} in each batch, which the {other.stack} reads"
         raise expected(wanted, ", ".join(map(repr, inputs)), "a dict with all inputs of the model")
-    accepted = inspect.signature(part.forward).parameters
+    accepted = taken(part)
     return part, {key: value for key, value in inputs.items() if key in accepted or key in RESERVED}
 
 
@@ -105,17 +113,14 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
     )
 
 
-_KINDS = {"input_ids": "texts", "pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}
-
-
 def check_kind(model: nn.Module, inputs: RawBatch) -> None:
     """Refuse images for a model of texts, ids for one of images, and the like, before it stumbles over them."""
-    own, taken = getattr(model, "main_input_name", None), inspect.signature(model.forward).parameters
-    if own not in taken or not isinstance(inputs, Mapping):
+    own, names = getattr(model, "main_input_name", None), taken(model)
+    if own not in names or not isinstance(inputs, Mapping):
         return
-    given = [name for name in inputs if name.removeprefix("decoder_") in (*_KINDS, "inputs_embeds")]
-    if given and not {*given, *_STAND_INS} & {*taken} & {*inputs}:
-        kind = _KINDS.get(str(own), "other things")
+    given = [name for name in inputs if name.removeprefix("decoder_") in (*KINDS, "inputs_embeds")]
+    if given and not {*given, *_STAND_INS} & names & {*inputs}:
+        kind = KINDS.get(str(own), "other things")
         raise expected(f"{own!r}, as {type(model).__name__} reads {kind}", ", ".join(map(repr, given)), kind)
 
 
@@ -126,7 +131,7 @@ def call(model: nn.Module, inputs: RawBatch) -> None:
         return
     arguments = {key: value for key, value in inputs.items() if key not in RESERVED}
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
-    if "token_type_ids" in arguments and "token_type_ids" not in inspect.signature(model.forward).parameters:
+    if "token_type_ids" in arguments and "token_type_ids" not in taken(model):
         del arguments["token_type_ids"]
     model(**arguments)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy
 from unsmooth.models.host import Reads
-from unsmooth.models.spread import is_sharded, is_spread
+from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import pattern_of
 from unsmooth.models.watch import first_input, uncompiled
 from unsmooth.scanning.calling import RESERVED, call
@@ -96,7 +96,11 @@ def _glance(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> _Glance:
     """Call the model as far as is needed."""
     glance = _Glance()
     in_part = not is_spread(entry)  # where it lets weights go, at its end, that were fetched
+    home = home_of(entry)
     with (
+        torch.random.fork_rng(
+            [home] if home.type == "cuda" else []
+        ),  # each try draws the same numbers, and leaves none
         torch.no_grad(),
         uncompiled(entry),
         stack.host.prepare(entry),
@@ -218,6 +222,9 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     if len(becoming) != 1:
         return Reads("", "token_mask")
     group = groups[becoming[0]]
+    if not _ids(group, shape) and _ids(group, stream_BND.shape[::2]):
+        shown = f"{tuple(stream.shape)} for ids of {tuple(stream_BND.shape[::2])}"
+        raise expected(f"(batch, tokens, dim) at {_pattern(stack)!r}", shown, "a pattern for modules that hand that on")
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
 
 

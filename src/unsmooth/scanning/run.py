@@ -12,7 +12,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, find_stacks, load, origin_of, with_random_weights
 from unsmooth.presets import Preset
-from unsmooth.scanning.calling import TokenChoice, transformers_core
+from unsmooth.scanning.calling import TokenChoice, taken, transformers_core
 from unsmooth.scanning.data import Preprocessing, Source, open_data
 from unsmooth.scanning.one_pass import ScanInterrupted, one_pass
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens, sites_of
@@ -148,6 +148,7 @@ def preprocessing(
         batch_size=batch_size,
         max_length=max_length,
         model_limit=_position_limit(getattr(core, "config", None)),
+        model_takes=frozenset() if core is None else taken(core),
     )
 
 
