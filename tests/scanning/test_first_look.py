@@ -278,6 +278,9 @@ def test_padding_that_nothing_masks_is_counted_and_named(pads: str) -> None:
     found = scan(model, batch, blocks="decoder.layers.*")
     check(found.curve(), streams(model, "decoder.layers.*", batch), None)
     assert any("padding id 1 and the data has no 'decoder_attention_mask'" in note for note in found.notes)
+    towers, named = built(image_and_text), data("pixel_values", "input_ids")
+    del named["attention_mask"]  # of whose parts each has a configuration of its own
+    assert any(note.startswith("text: Some texts are filled up with") for note in scan(towers, named).notes)
     batch["decoder_input_ids"] = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 7)
     assert not scan(model, batch, blocks="decoder.layers.*").notes
 

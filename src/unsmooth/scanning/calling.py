@@ -181,15 +181,31 @@ def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
     return found if isinstance(found, Tensor) and not found.is_floating_point() else None
 
 
-def shows_padding(selection: Selection, choice: TokenChoice, config: Any) -> bool:
-    """Whether ids at an end of a text are those of padding, and are measured because nothing masks them."""
-    ids_BN, padding = selection.ids_BN, getattr(config, "pad_token_id", None)
-    if selection.real_BN is not None or choice == "content" or ids_BN is None or padding is None or not ids_BN.numel():
-        return False
-    is_padding_BN = ids_BN == padding
+def padding_shown(selection: Selection, choice: TokenChoice, anatomy: Anatomy) -> int | None:
+    """The id of padding where texts are filled up with it and nothing masks it, so that it is measured; else None."""
+    ids_BN = selection.ids_BN
+    if selection.real_BN is not None or choice == "content" or ids_BN is None:
+        return None
+    config = _config_of(anatomy)
+    if config is None or ids_BN.shape[1] < 2:
+        return None
+    padding, is_padding_BN = int(config.pad_token_id), ids_BN == config.pad_token_id
     # A decoder may start with that id, and a text end with it where it also marks ends.
     behind = 2 if padding == getattr(config, "eos_token_id", None) else 1
-    return any(bool(part_BN.all(dim=1).any()) for part_BN in (is_padding_BN[:, -behind:], is_padding_BN[:, :2]))
+    filled = any(bool(part.all(dim=1).any()) for part in (is_padding_BN[:, -behind:], is_padding_BN[:, :2]))
+    return padding if filled else None
+
+
+def _config_of(anatomy: Anatomy) -> Any:
+    """The configuration that knows of padding, nearest to the stack: each part of a model may have one."""
+    first, found = next(iter(anatomy.blocks.values())), None
+    path = next((name for name, module in anatomy.model.named_modules() if module is first), "")
+    module = anatomy.model
+    for step in path.split("."):
+        config = getattr(module, "config", None)
+        found = config if getattr(config, "pad_token_id", None) is not None else found
+        module = module.get_submodule(step)
+    return found
 
 
 def image_size(inputs: RawBatch) -> tuple[int, int] | None:

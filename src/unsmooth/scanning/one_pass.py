@@ -22,9 +22,9 @@ from unsmooth.scanning.calling import (
     entry_of,
     every_stack,
     moved,
+    padding_shown,
     quiet_evaluation,
     select_tokens,
-    shows_padding,
     transformers_core,
 )
 from unsmooth.scanning.collect import Collector
@@ -130,7 +130,7 @@ def _read_all(
                 hooks.enter_context(_watching(watched, beside))
                 looked = True
             for one in watched:
-                one.collector.begin(_selection(one, inputs, special, getattr(core, "config", None)))
+                one.collector.begin(_selection(one, inputs, special))
             call(entry, on_device)
             if number is None:
                 continue  # run for the sake of other ranks
@@ -169,13 +169,13 @@ def _watching(watched: Sequence[_Watched], stacks: Sequence[Anatomy]) -> Iterato
                 }
 
 
-def _selection(one: _Watched, inputs: RawBatch, special: frozenset[int], config: Any) -> Selection:
+def _selection(one: _Watched, inputs: RawBatch, special: frozenset[int]) -> Selection:
     """Which tokens of a batch are measured in a stack; what a reader must know of that becomes a note."""
     anatomy, choice, notes = one.anatomy, one.plan.tokens, one.collector.notes
     selection = select_tokens(inputs, choice, special, anatomy.prefix_tokens, anatomy.reads)
-    if shows_padding(selection, choice, config):
+    if (padding := padding_shown(selection, choice, anatomy)) is not None:
         notes[
-            f"Some texts are filled up with the padding id {config.pad_token_id} and the data has no "
+            f"Some texts are filled up with the padding id {padding} and the data has no "
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         ] = None
     if isinstance(inputs, Mapping) and not anatomy.reads.tokens and "token_mask" not in inputs:
