@@ -140,6 +140,16 @@ def sound_to_text() -> nn.Module:
     return transformers.SpeechEncoderDecoderModel(encoder=transformers.Wav2Vec2Model(config), decoder=decoder())
 
 
+def speech_to_words() -> nn.Module:
+    """Whose decoder reads ids only through the model around its base."""
+    sizes = {key: value for key, value in BART.items() if key not in ("d_model", "max_position_embeddings")}
+    config = transformers.SpeechT5Config(
+        hidden_size=12, **sizes, conv_dim=[12, 12], conv_kernel=[10, 3], conv_stride=[5, 2],
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+    )  # fmt: skip
+    return transformers.SpeechT5ForSpeechToText(config)
+
+
 @dataclass(frozen=True)
 class Case:
     """A stack of a model, and what a hand reads of it."""
@@ -170,6 +180,12 @@ CASES = [
     Case(speech_to_text, "decoder.layers.*", ("input_features", "decoder_input_ids"), TARGET),
     Case(sound_to_text, "encoder.encoder.layers.*", ("input_values", "decoder_input_ids"), None),
     Case(sound_to_text, "decoder.bert.encoder.layer.*", ("input_values", "decoder_input_ids"), TARGET),
+    Case(
+        speech_to_words,
+        "speecht5.decoder.wrapped_decoder.layers.*",
+        ("input_values", "decoder_input_ids"),
+        TARGET,
+    ),
     Case(image_to_text, "encoder.layers.*", ("pixel_values", "decoder_input_ids"), None),
     Case(image_to_text, "decoder.bert.encoder.layer.*", ("pixel_values", "decoder_input_ids"), TARGET),
     Case(image_and_text, "vision_model.layers.*", ("pixel_values", "input_ids"), None),

@@ -71,7 +71,12 @@ def entry_of(
     Images or texts are enough for one tower, texts or sounds for an encoder without its decoder. `stacks` are all that
     the model has, `asked` those of which one must run; none for any.
     """
-    if len(stacks) == 1 or not isinstance(inputs, Mapping) or any(key in inputs for key in _STAND_INS):
+    if not isinstance(inputs, Mapping):
+        return entry, inputs
+    whole = stacks[0].model
+    if any(_is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
+        entry = whole  # which makes of it what the model inside its heads reads
+    if len(stacks) == 1 or any(key in inputs for key in _STAND_INS):
         return entry, inputs
     if is_sharded(entry):  # calling a part of an FSDP2 model first would make that part its root
         return entry, inputs
@@ -113,12 +118,17 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
     )
 
 
+def _is_content(name: str) -> bool:
+    """Whether an input of this name becomes tokens."""
+    return name.removeprefix("decoder_") in (*KINDS, "inputs_embeds")
+
+
 def check_kind(model: nn.Module, inputs: RawBatch) -> None:
     """Refuse images for a model of texts, ids for one of images, and the like, before it stumbles over them."""
     own, names = getattr(model, "main_input_name", None), taken(model)
     if own not in names or not isinstance(inputs, Mapping):
         return
-    given = [name for name in inputs if name.removeprefix("decoder_") in (*KINDS, "inputs_embeds")]
+    given = [name for name in inputs if _is_content(name)]
     if given and not {*given, *_STAND_INS} & names & {*inputs}:
         kind = KINDS.get(str(own), "other things")
         raise expected(f"{own!r}, as {type(model).__name__} reads {kind}", ", ".join(map(repr, given)), kind)
