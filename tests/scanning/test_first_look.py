@@ -512,3 +512,22 @@ def test_random_numbers_are_drawn_once() -> None:
     wanted = streams(model, "layers.*", batch)
     torch.manual_seed(3)
     check(scan(model, batch, blocks="layers.*").curve(), wanted, None)
+
+
+def test_the_pattern_in_the_note_on_a_tower_measures_it() -> None:
+    text = {**BERT, "num_key_value_heads": 2}
+    config = transformers.Idefics3Config(
+        text_config={"model_type": "llama", **text}, vision_config={**VIT}, image_token_id=39, scale_factor=2
+    )
+    model = built(lambda: transformers.Idefics3ForConditionalGeneration(config))
+    images = {"pixel_values": data("pixel_values")["pixel_values"][:, None]}
+    batch = {**data("input_ids"), **images}
+    batch["input_ids"] = batch["input_ids"].masked_fill(batch["input_ids"] == 39, 5)
+    # Four tokens of each image stand in front of its text.
+    batch["input_ids"] = torch.cat([torch.full((BATCH, 4), 39), batch["input_ids"]], dim=1)
+    real = batch["attention_mask"] = torch.cat([torch.ones_like(SOURCE[:, :4]), SOURCE], dim=1)
+    found = scan(model, batch)
+    check(found.curve(), streams(model, "model.text_model.layers.*", batch), real)
+    tower = "model.vision_model.encoder.layers.*"
+    assert found.notes == (f"3 blocks at {tower!r} ran and were not measured: blocks={tower!r} does that.",)
+    check(scan(model, batch, blocks=tower).curve(), streams(model, tower, batch), None)
