@@ -318,6 +318,35 @@ class TokensFirst(nn.Module):
         return stream
 
 
+class Patches(nn.Module):
+    """Images to a stream of 16 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 12, 4, 4)
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> Tensor:
+        stream = self.embed(pixel_values).flatten(2).mT
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+def test_padding_of_images_is_counted_and_named_unless_tokens_are() -> None:
+    model, batch = built(Patches), {**data("pixel_values"), "pixel_mask": torch.ones(BATCH, 16, 16)}
+    assert not scan(model, batch, blocks="layers.*").notes
+    batch["pixel_mask"][0, :, 8:] = 0
+    found = scan(model, batch, blocks="layers.*")
+    check(found.curve(), streams(model, "layers.*", batch), None)
+    assert [note[:50] for note in found.notes] == ["The data's 'pixel_mask' marks padding of images, a"]
+    real = torch.ones(BATCH, 16)
+    real[0, 2::4] = real[0, 3::4] = 0
+    named = scan(model, {**batch, "token_mask": real}, blocks="layers.*")
+    check(named.curve(), streams(model, "layers.*", batch), real)
+    assert not named.notes
+
+
 def test_as_many_sequences_as_tokens_are_told_apart_or_refused() -> None:
     batch = {"input_ids": ids(torch.ones(6, 6), 1)}
     model = built(TokensFirst)

@@ -162,7 +162,7 @@ def _batch_first(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBa
 def _batch_size(inputs: RawBatch) -> int:
     if isinstance(inputs, Tensor):
         return inputs.shape[0]
-    return next(one.shape[0] for group in _inputs_by_mask(inputs).values() for one in group.values())
+    return next((one.shape[0] for group in _inputs_by_mask(inputs).values() for one in group.values()), 0)
 
 
 def _with_one_more(inputs: RawBatch, batch: int) -> RawBatch:
@@ -244,9 +244,8 @@ def _changed(group: Mapping[str, Tensor], shape: torch.Size, mask: Any) -> tuple
         other = group[ids[0]].clone()
         other[:, column] = (other[:, column] - 1).abs()
         return {ids[0]: other}, column
-    return {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}, slice(
-        None
-    )
+    others = {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}
+    return others, slice(None)
 
 
 def _fits(mask: Any, group: Mapping[str, Tensor], shape: torch.Size) -> bool:

@@ -178,10 +178,21 @@ def _selection(one: _Watched, inputs: RawBatch, special: frozenset[int]) -> Sele
             f"Some texts are filled up with the padding id {padding} and the data has no "
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         ] = None
+    pixels = inputs.get("pixel_mask") if isinstance(inputs, Mapping) else None
+    if (
+        selection.real_BN is None
+        and anatomy.reads.tokens == "pixel_values"
+        and pixels is not None
+        and pixels.eq(0).any()
+    ):
+        notes[
+            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
+            'counted, unless a "token_mask" says which are real.'
+        ] = None
     if isinstance(inputs, Mapping) and not anatomy.reads.tokens and "token_mask" not in inputs:
         notes[
-            "The model makes the tokens of these blocks itself, so no mask in the data is about them and all are "
-            'counted; a "token_mask" would be.'
+            "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
+            'counted, unless a "token_mask" says which are real.'
         ] = None
     return selection
 

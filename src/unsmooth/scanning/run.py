@@ -56,7 +56,8 @@ def scan(
         model: An nn.Module, or a name for `unsmooth.load`.
         data: Texts, images, a tensor, a dict of tensors, a DataLoader, or the path of a folder or text file.
             In a dict, "attention_mask" marks real tokens; "token_mask" (True = real) and "special_tokens_mask" do the
-            same for models that take no such arguments, and are not handed to the model.
+            same for models that take no such arguments, and are not handed to the model. A decoder's have "decoder_" in
+            front. Of `blocks` that read what no mask in the data is about, "token_mask" says which tokens are real.
         metrics: Names such as "effective_rank" or "mean_cosine(absolute=True)"; None for the O(nd) set.
         sites: Where in each block, see `unsmooth.models.SITES`; "all" for every one that the model has.
         tokens: "content" leaves special tokens out, "all" does not; padding is never counted.
