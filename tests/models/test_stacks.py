@@ -16,7 +16,7 @@ from tests.models.entry import modules_at
 from tests.models.stack_entries import BATCH, STACK_ENTRIES, Stack, StackEntry
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import NoAttentionMap, find_anatomy, find_stacks, value_projection
-from unsmooth.models.host import IMAGE, TARGET, TEXT
+from unsmooth.models.host import IMAGE, TARGET, TEXT, Reads
 
 Seen = dict[tuple[int, str], Tensor]
 BY_NAME = {entry.name: entry for entry in STACK_ENTRIES}
@@ -276,7 +276,7 @@ def test_a_tower_alone_is_one_stack() -> None:
     model = BY_NAME["clip"].model()
     text, vision = find_anatomy(model.text_model), find_anatomy(model.vision_model)
     assert (text.stack, text.prefix_tokens, text.reads) == ("", 0, TEXT)
-    assert (vision.stack, vision.prefix_tokens, vision.reads) == ("", 1, IMAGE)
+    assert (vision.stack, vision.prefix_tokens, vision.reads) == ("", 1, Reads("pixel_values", "token_mask"))
 
 
 def test_a_pattern_picks_a_stack_or_some_of_its_blocks() -> None:

@@ -19,6 +19,7 @@ from unsmooth.models import Anatomy, find_anatomy, load
 from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.calling import (
     as_inputs,
+    check_kind,
     entry_of,
     every_stack,
     moved,
@@ -27,6 +28,7 @@ from unsmooth.scanning.calling import (
     transformers_core,
 )
 from unsmooth.scanning.data import Source, open_data, to_device
+from unsmooth.scanning.first_look import first_look
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import check_at_least_one
 from unsmooth.scanning.progress import progress_bar
@@ -145,6 +147,8 @@ def _gather(
     with progress_bar("explain", total, enabled=effort.progress) as advance:
         for batch in islice(source.read(), most):
             called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
+            check_kind(called, inputs)
+            [anatomy] = first_look(called, [anatomy], to_device(inputs, device))
             real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
             view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)

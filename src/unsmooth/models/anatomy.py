@@ -5,14 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
-from unsmooth.models.host import HOSTS, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
+from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
 from unsmooth.models.stacks import called_part, names_of, parts_of, pattern_of
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
@@ -41,6 +41,7 @@ class Anatomy:
         blocks: Module path to block, in the order of the modules.
         stack: What the stack is called where the model has several, such as "encoder"; else nothing.
         part: The part of the model that holds this stack alone; layers are numbered anew in its forward passes too.
+        seen_to_read: What a batch calls its tokens, where a pass has shown it.
         sites: The sites that every block has.
     """
 
@@ -49,6 +50,7 @@ class Anatomy:
     blocks: Mapping[str, nn.Module]
     stack: str = ""
     part: nn.Module | None = None
+    seen_to_read: Reads | None = None
     sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,8 +65,12 @@ class Anatomy:
     @property
     def reads(self) -> Reads:
         """What a batch calls the tokens of this stack."""
+        if self.seen_to_read is not None:
+            return self.seen_to_read
         own = self.host.reads(next(iter(self.blocks.values())))
-        return TARGET if own == TEXT and self.stack == "decoder" else own
+        if own == IMAGE and not self.stack:
+            return replace(own, mask="token_mask")  # of the only stack there is
+        return TARGET if own == TEXT and self.stack.rpartition(".")[2] == "decoder" else own
 
     @property
     def prefix_tokens(self) -> int:

@@ -50,7 +50,7 @@ class Reads:
 
     Args:
         tokens: The field that becomes its tokens.
-        mask: The field that marks those that are not padding; None where none can be.
+        mask: The field that marks those that are not padding; None where none can be, as images have none.
         each: Entries of that mask to a token.
     """
 
@@ -98,7 +98,6 @@ class Host:
         wiring: The parts of a block by path, for those who read its weights and for remedies; None where they are not
             known.
         depth: How many block calls one forward pass makes.
-        pads: Whether a batch may have padding; images have none, whatever mask their blocks are handed.
         reads: What a batch calls the tokens of a block's stack, where that is all the model has.
         stage: Reads the number of a stage, from 0, off a block's path; None where width and tokens stay as they are.
         cross: The cross-attention of blocks that have the site "cross".
@@ -115,7 +114,6 @@ class Host:
     attention_module: Callable[[nn.Module], str] | None = None
     wiring: Callable[[nn.Module], Wiring] | None = None
     depth: Callable[[Mapping[str, nn.Module]], int] = len
-    pads: bool = True
     reads: Callable[[nn.Module], Reads] = lambda block: TEXT
     stage: Callable[[str], int] | None = None
     cross: Cross | None = None

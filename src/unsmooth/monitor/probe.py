@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.functional import BoundMetric
 from unsmooth.models import find_stacks, special_ids
 from unsmooth.models.anatomy import Observer
@@ -31,6 +32,7 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, to_device
+from unsmooth.scanning.first_look import first_look, is_open
 from unsmooth.scanning.plan import sites_of
 from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, local, random_kept, tensors_kept
 
@@ -130,6 +132,8 @@ class Probe:
     def begin(self, collectors: Sequence[Collector], batch: RawBatch) -> None:
         """Have collectors expect the tokens of a batch that somebody else hands to the model."""
         _, inputs = self._call_for(batch)
+        if any(is_open(stack, inputs) for stack in self.stacks):
+            raise expected("blocks of which it is known what they read", "unknown ones", "the default probe")
         _expect(collectors, self._selections(inputs))
 
     def __call__(self, batch: RawBatch) -> list[Collector]:
@@ -194,6 +198,9 @@ class Probe:
         device, last = self.device, self._ready
         if last is None or last.batch is not batch or last.device != device:
             entry, inputs = self._call_for(batch)
+            if any(is_open(stack, inputs) for stack in self.stacks):
+                with self._undisturbed():
+                    self.stacks = tuple(first_look(entry, self.stacks, to_device(inputs, device)))
             chosen = self._selections(_masks_at_hand(inputs))
             last = self._ready = _Ready(batch, device, entry, to_device(inputs, device), chosen)
         return last

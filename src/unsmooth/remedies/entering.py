@@ -71,6 +71,8 @@ class EnterBlock(Hook):
         self.shared = shared
         self.host = host
         self.batch_first = host.batch_first(block)
+        # Images have no padding, whatever mask their blocks are handed.
+        self.pads = host.reads(block).mask is not None
         self.wiring = wiring
         self.attention = block.get_submodule(wiring.attention)
         self.layer: int | None = getattr(self.attention, "layer_idx", None)
@@ -140,7 +142,7 @@ class EnterBlock(Hook):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: int, tokens: int, causal: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         # Inside a CUDA graph transformers hands on a mask even where nothing is masked.
-        mask = whole = self._argument("attention_mask", args, kwargs) if self.host.pads else None
+        mask = whole = self._argument("attention_mask", args, kwargs) if self.pads else None
         if mask is None:  # timm's word for it, in any shape that torch's attention takes
             mask = self._argument("attn_mask", args, kwargs)
             whole = None if mask is None else mask[(None,) * (4 - mask.ndim)]

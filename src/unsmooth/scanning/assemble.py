@@ -231,6 +231,7 @@ def _notes(collector: Collector, state: RunningSums, model: nn.Module) -> tuple[
     if undefined:
         notes.append(f"Up to {undefined} sequences have no finite value of some metric and are left out of it.")
     notes += [note for gathering in collector.gatherings for note in gathering.notes()]
+    notes += collector.notes
     if len(collector.dims) > 1:
         notes.append(
             f"{len(collector.dims)} stages: between them tokens are merged and widened, so curves may jump there "

@@ -18,7 +18,7 @@ from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
-from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.data import KINDS, RawBatch
 
 TokenChoice = Literal["content", "all"]
 TOKEN_CHOICES: Mapping[str, str] = {
@@ -41,9 +41,22 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
-            if isinstance(core, nn.Module) and {*first_blocks} <= {*core.modules()}:
+            # In some classes it is an inner part that takes other things.
+            if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
+                core = module
+            if {*first_blocks} <= {*core.modules()}:
                 return core
     return None
+
+
+def taken(model: nn.Module) -> frozenset[str]:
+    """The names of what a model is called with; none where it takes anything, as a wrapper does.
+
+    >>> sorted(taken(nn.Bilinear(2, 2, 2)))
+    ['input1', 'input2']
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    return frozenset(one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
 
 
 def every_stack(model: nn.Module, stacks: Sequence[Anatomy]) -> Sequence[Anatomy]:
@@ -59,7 +72,12 @@ def entry_of(
     Images or texts are enough for one tower, texts or sounds for an encoder without its decoder. `stacks` are all that
     the model has, `asked` those of which one must run; none for any.
     """
-    if len(stacks) == 1 or not isinstance(inputs, Mapping) or any(key in inputs for key in _STAND_INS):
+    if not isinstance(inputs, Mapping):
+        return entry, inputs
+    whole = stacks[0].model
+    if any(_is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
+        entry = whole  # which makes of it what the model inside its heads reads
+    if len(stacks) == 1 or any(key in inputs for key in _STAND_INS):
         return entry, inputs
     if is_sharded(entry):  # calling a part of an FSDP2 model first would make that part its root
         return entry, inputs
@@ -71,7 +89,7 @@ def entry_of(
     if part is None or not hasattr(part, "main_input_name") or useless:
         wanted = f"{other.reads.tokens!r} in each batch, which the {other.stack} reads"
         raise expected(wanted, ", ".join(map(repr, inputs)), "a dict with all inputs of the model")
-    accepted = inspect.signature(part.forward).parameters
+    accepted = taken(part)
     return part, {key: value for key, value in inputs.items() if key in accepted or key in RESERVED}
 
 
@@ -101,12 +119,28 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
     )
 
 
+def _is_content(name: str) -> bool:
+    """Whether an input of this name becomes tokens."""
+    return name.removeprefix("decoder_") in (*KINDS, "inputs_embeds")
+
+
+def check_kind(model: nn.Module, inputs: RawBatch) -> None:
+    """Refuse images for a model of texts, ids for one of images, and the like, before it stumbles over them."""
+    own, names = getattr(model, "main_input_name", None), taken(model)
+    if own not in names or not isinstance(inputs, Mapping):
+        return
+    given = [name for name in inputs if _is_content(name)]
+    if given and not {*given, *_STAND_INS} & names & {*inputs}:
+        kind = KINDS.get(str(own), "other things")
+        raise expected(f"{own!r}, as {type(model).__name__} reads {kind}", ", ".join(map(repr, given)), kind)
+
+
 def call(model: nn.Module, inputs: RawBatch) -> None:
     """Run the model for its hooks' sake, without a key/value cache."""
     if isinstance(inputs, Tensor):
         model(inputs)
         return
-    accepted = inspect.signature(model.forward).parameters
+    accepted = taken(model)
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
     left_out = RESERVED if "token_type_ids" in accepted else (*RESERVED, "token_type_ids")
     # Not by the model's configuration, which another thread may be generating by.
@@ -159,6 +193,33 @@ def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
     return found if isinstance(found, Tensor) and not found.is_floating_point() else None
 
 
+def padding_shown(selection: Selection, choice: TokenChoice, anatomy: Anatomy) -> int | None:
+    """The id of padding where texts are filled up with it and nothing masks it, so that it is measured; else None."""
+    ids_BN = selection.ids_BN
+    if selection.real_BN is not None or choice == "content" or ids_BN is None:
+        return None
+    config = _config_of(anatomy)
+    if config is None or ids_BN.shape[1] < 2:
+        return None
+    padding, is_padding_BN = int(config.pad_token_id), ids_BN == config.pad_token_id
+    # A decoder may start with that id, and a text end with it where it also marks ends.
+    behind = 2 if padding == getattr(config, "eos_token_id", None) else 1
+    filled = any(bool(part.all(dim=1).any()) for part in (is_padding_BN[:, -behind:], is_padding_BN[:, :2]))
+    return padding if filled else None
+
+
+def _config_of(anatomy: Anatomy) -> Any:
+    """The configuration that knows of padding, nearest to the stack: each part of a model may have one."""
+    first, found = next(iter(anatomy.blocks.values())), None
+    path = next((name for name, module in anatomy.model.named_modules() if module is first), "")
+    module = anatomy.model
+    for step in path.split("."):
+        config = getattr(module, "config", None)
+        found = config if getattr(config, "pad_token_id", None) is not None else found
+        module = module.get_submodule(step)
+    return found
+
+
 def image_size(inputs: RawBatch) -> tuple[int, int] | None:
     """Height and width of the images of a batch (batch, channels, height, width), None where there are none."""
     for value in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
@@ -190,7 +251,7 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
                 raise expected(f"`{key}` of shape (batch, tokens)", tuple(mask.shape), 'a 2-D "token_mask" beside it')
             # A token that is made of several entries is real where the first of them is.
             return mask[:, :: reads.each if key == reads.mask else 1] != 0
-    padding = fields.get("tgt_key_padding_mask" if reads == TARGET else "src_key_padding_mask")
+    padding = fields.get("tgt_key_padding_mask" if _side(reads) else "src_key_padding_mask")
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
@@ -198,14 +259,15 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
 
 def _side(reads: Reads) -> str:
     """What stands before the names of fields that speak of a decoder."""
-    return "decoder_" if reads == TARGET else ""
+    return "decoder_" if (reads.mask or "").startswith("decoder_") else ""
 
 
 def _special_tokens(
     fields: Mapping[str, Any], ids: Tensor | None, special_ids: frozenset[int], reads: Reads
 ) -> Tensor | None:
-    given = None if reads.mask is None else fields.get(f"{_side(reads)}special_tokens_mask")
-    if isinstance(given, Tensor):
+    given = fields.get(f"{_side(reads)}special_tokens_mask")
+    beside_ids = ids is None and f"{_side(reads)}input_ids" in fields  # which it is about then
+    if isinstance(given, Tensor) and reads.mask is not None and not beside_ids:
         return given != 0
     if ids is not None and special_ids:
         return torch.isin(ids, torch.tensor(sorted(special_ids), device=ids.device, dtype=ids.dtype))
@@ -268,6 +330,8 @@ _AWAY = ForAllThreads[nn.Module, torch.device](home_of, nn.Module.to)
 def moved(model: nn.Module, device: torch.device | None) -> Iterator[torch.device]:
     """The model on `device` for the duration, in all threads, or where it already is."""
     home = home_of(model)
+    if any(one.is_meta for one in model.parameters()) and not is_spread(model):
+        raise expected("a model with weights", "one on the meta device, which holds none", "loading them first")
     away = device is not None and device != home
     if away and (is_spread(model) or is_sharded(model)):
         how = "sharded by FSDP2" if is_sharded(model) else "spread over devices by accelerate"

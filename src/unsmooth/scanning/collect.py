@@ -33,7 +33,7 @@ class Collector:
 
     `dims` has the width of the stream in each stage; a stack without stages is one. `alone` says that there is no other
     stack: a metric that does not fit this one is then refused. `has_grid` says that tokens were seen to fill one,
-    and `dtype` is the coarsest that was seen.
+    `dtype` is the coarsest that was seen, and `notes` are what a reader must know of the data.
     `confounding` says whether tokens and dimensions that stand out are looked for. `rows_only` is for who reads one
     number per layer and nothing else: not those either, no profiles, and no lengths. Such a one asks nothing of a GPU
     before `settle`, which then waits for it once: its sums are on the CPU.
@@ -53,7 +53,9 @@ class Collector:
     gatherings: list[Gathering] = field(init=False)
     has_grid: bool = False
     dtype: torch.dtype | None = None
+    notes: dict[str, None] = field(default_factory=dict)
     _places: dict[Place, None] = field(default_factory=dict)
+    _shapes: dict[tuple[str, int | None], torch.Size] = field(default_factory=dict)
     _layers: list[SeenLayers] = field(default_factory=list)
     _width: int = 0
     _previous: dict[tuple[str, int | None], Tokens] = field(default_factory=dict)
@@ -97,6 +99,11 @@ class Collector:
         place = Place(layer, site, self.watch.stage if self.watch else None)
         if place in self._places:
             self._forget()  # of a stack that runs more than once, the last run counts
+        first = self._shapes.setdefault((site, place.stage), tensor.shape)
+        if first != tensor.shape:
+            shapes = f"{tuple(first)} and, at layer {layer}, {tuple(tensor.shape)}"
+            hint = "a blocks pattern for the layers of one shape"
+            raise expected(f"layers of one shape at {site}, to compare one with the next", shapes, hint)
         self._places[place] = None
         if not self._line.takes(tokens, place):
             self._measure()
@@ -142,19 +149,31 @@ class Collector:
     def _forget(self) -> None:
         """Forget what was seen of the batch."""
         self._places.clear()
+        self._shapes.clear()
         self._layers.clear()
         self._previous.clear()
         self._line.clear()
 
     def _tokens(self, tensor: Tensor) -> Tokens:
-        selected, window, width = self._selected(), self._selection.window, self._selection.width
-        if width is not None and width != tensor.shape[1]:
+        self._check_shape(tensor.shape)
+        selected, window = self._selected(), self._selection.window
+        return Tokens(tensor[:, window], None if selected is None else self._mask_of(selected, tensor.device))
+
+    def _check_shape(self, shape: torch.Size) -> None:
+        """Refuse a mask that is not of these tokens; ids that are not are no ids of theirs."""
+        selection = self._selection
+        sequences, tokens = len(selection.real_BN) if selection.real_BN is not None else shape[0], selection.width
+        if tokens not in (None, shape[1]):
             raise expected(
-                f"a mask for the {tensor.shape[1]} tokens of the model's hidden states",
-                f"one for {width}",
+                f"a mask for the {shape[1]} tokens of the model's hidden states",
+                f"one for {tokens}",
                 'data with "attention_mask" or "token_mask" of that width',
             )
-        return Tokens(tensor[:, window], None if selected is None else self._mask_of(selected, tensor.device))
+        if sequences != shape[0]:
+            got = f"one for {sequences}"
+            raise expected(f"a mask for the {shape[0]} sequences in the model's hidden states", got, 'a "token_mask"')
+        if selection.ids_BN is not None and selection.ids_BN.shape != shape[:2]:
+            self._selection = replace(selection, ids_BN=None)
 
     def _mask_of(self, selected_BN: Tensor, device: torch.device) -> Tensor:
         """The mask of the measured tokens, the same one at every layer."""

@@ -18,6 +18,8 @@ RawBatch: TypeAlias = Tensor | Mapping[str, Any]
 
 TEXT_SUFFIXES = (".txt", ".md", ".jsonl")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+# What transformers calls the inputs of its models.
+KINDS = {"input_ids": "texts", "pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}
 # A page of text per sequence: long enough for a stable mean, short enough for any model's positions.
 DEFAULT_MAX_LENGTH = 512
 
@@ -45,13 +47,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How texts and images become tensors."""
+    """How texts and images become tensors; `model_takes` names the model's inputs, where that is known."""
 
     tokenizer: Any | None
     image_processor: Any | None
     batch_size: int
     max_length: int | None
     model_limit: int | None
+    model_takes: frozenset[str] = frozenset()
+
+    def check_taken(self, field: str, kind: str) -> None:
+        """Refuse data of a kind that the model has no input for."""
+        if self.model_takes and field not in self.model_takes:
+            own = next((words for name, words in KINDS.items() if name in self.model_takes), "other things")
+            raise expected(f"{own}, which this model reads", kind, f"{own} as data")
 
     @property
     def length(self) -> int:
@@ -140,6 +149,7 @@ def _jsonl_text(path: Path, number: int, line: str) -> str:
 def _open_texts(texts: list[str], how: Preprocessing, details: Mapping[str, Any]) -> Source:
     if not texts:
         raise expected("at least one text", "none", "a file that is not empty")
+    how.check_taken("input_ids", "texts")
     tokenizer = how.tokenizer
     if tokenizer is None:
         raise expected("a tokenizer for texts", "none", "scan(model, texts, tokenizer=…) or token ids as data")
@@ -156,6 +166,7 @@ def _open_texts(texts: list[str], how: Preprocessing, details: Mapping[str, Any]
 
 
 def _open_images(images: list[Any], how: Preprocessing, details: Mapping[str, Any]) -> Source:
+    how.check_taken("pixel_values", "images")
     processor = how.image_processor
     if processor is None:
         raise expected("an image processor for images", "none", "scan(model, images, image_processor=…) or a tensor")

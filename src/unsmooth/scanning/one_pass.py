@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,19 +12,24 @@ from torch import nn
 
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.spread import is_sharded
+from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
+    Selection,
     as_inputs,
     call,
+    check_kind,
     entry_of,
     every_stack,
     moved,
+    padding_shown,
     quiet_evaluation,
     select_tokens,
     transformers_core,
 )
 from unsmooth.scanning.collect import Collector
-from unsmooth.scanning.data import Source, to_device
+from unsmooth.scanning.data import RawBatch, Source, to_device
+from unsmooth.scanning.first_look import first_look, watch_others
 from unsmooth.scanning.gathering import MapSums
 from unsmooth.scanning.in_step import batches_in_step
 from unsmooth.scanning.manifest import hash_batch
@@ -99,9 +105,9 @@ def one_pass(
 
 
 def _read_all(
-    watched: Sequence[_Watched],
+    watched: list[_Watched],
     core: nn.Module | None,
-    stacks: Sequence[Anatomy],
+    beside: Sequence[Anatomy],
     source: Source,
     digests: dict[int, bytes],
     special: frozenset[int],
@@ -111,19 +117,21 @@ def _read_all(
     model, device, plan = watched[0].anatomy.model, watched[0].collector.device, watched[0].plan
     total = source.batches if plan.max_batches is None else min(source.batches or plan.max_batches, plan.max_batches)
     share = None if total is None else (total if source.sharded else -(-(total - rank) // size))
+    looked = False
     with ExitStack() as hooks:
-        for one in watched:
-            sites = [site for site in one.plan.sites if site in one.anatomy.sites]
-            one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
-            hooks.enter_context(_watch_maps(one.anatomy, one.collector))
         advance = hooks.enter_context(progress_bar(label, share, enabled=plan.progress and rank == 0))
         read = batches_in_step if is_sharded(model) else own_batches
         for number, batch in read(source, plan.max_batches):
-            entry, inputs = entry_of(model, stacks, as_inputs(batch, core), [one.anatomy for one in watched])
+            entry, inputs = entry_of(model, beside, as_inputs(batch, core), [one.anatomy for one in watched])
+            check_kind(entry, inputs)
+            on_device = to_device(inputs, device)
+            if not looked:
+                watched[:] = _known_better(watched, entry, on_device)
+                hooks.enter_context(_watching(watched, beside))
+                looked = True
             for one in watched:
-                tokens = (special, one.anatomy.prefix_tokens, one.anatomy.reads)
-                one.collector.begin(select_tokens(inputs, one.plan.tokens, *tokens))
-            call(entry, to_device(inputs, device))
+                one.collector.begin(_selection(one, inputs, special))
+            call(entry, on_device)
             if number is None:
                 continue  # run for the sake of other ranks
             for one in watched:
@@ -131,6 +139,62 @@ def _read_all(
                     one.collector.end(number)
             digests[number] = hash_batch(batch)
             advance()
+
+
+def _known_better(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch) -> list[_Watched]:
+    """The stacks with what the first batch shows of them, each looked at once."""
+    stacks = {id(one.anatomy.blocks): one.anatomy for one in watched}
+    found = dict(zip(stacks, first_look(entry, list(stacks.values()), inputs), strict=True))
+    return [replace(one, anatomy=found[id(one.anatomy.blocks)]) for one in watched]
+
+
+@contextmanager
+def _watching(watched: Sequence[_Watched], stacks: Sequence[Anatomy]) -> Iterator[None]:
+    """Show each collector its stack, and tell it of blocks that run beside all stacks of the model."""
+    called: dict[str, None] = {}
+    with ExitStack() as hooks:
+        for one in watched:
+            sites = [site for site in one.plan.sites if site in one.anatomy.sites]
+            one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
+            hooks.enter_context(_watch_maps(one.anatomy, one.collector))
+        if watched[0].plan.blocks is None:
+            called = hooks.enter_context(watch_others(stacks[0].model, stacks))
+        try:
+            yield
+        finally:
+            for one in watched:
+                one.collector.notes |= {
+                    f"{count} blocks at {pattern!r} ran and were not measured: blocks={pattern!r} does that.": None
+                    for pattern, count in Counter(map(pattern_of, called)).items()
+                }
+
+
+def _selection(one: _Watched, inputs: RawBatch, special: frozenset[int]) -> Selection:
+    """Which tokens of a batch are measured in a stack; what a reader must know of that becomes a note."""
+    anatomy, choice, notes = one.anatomy, one.plan.tokens, one.collector.notes
+    selection = select_tokens(inputs, choice, special, anatomy.prefix_tokens, anatomy.reads)
+    if (padding := padding_shown(selection, choice, anatomy)) is not None:
+        notes[
+            f"Some texts are filled up with the padding id {padding} and the data has no "
+            f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
+        ] = None
+    pixels = inputs.get("pixel_mask") if isinstance(inputs, Mapping) else None
+    if (
+        selection.real_BN is None
+        and anatomy.reads.tokens == "pixel_values"
+        and pixels is not None
+        and pixels.eq(0).any()
+    ):
+        notes[
+            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
+            'counted, unless a "token_mask" says which are real.'
+        ] = None
+    if isinstance(inputs, Mapping) and not anatomy.reads.tokens and "token_mask" not in inputs:
+        notes[
+            "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
+            'counted, unless a "token_mask" says which are real.'
+        ] = None
+    return selection
 
 
 def _vocabulary(core: nn.Module | None) -> int:

@@ -43,11 +43,12 @@ def merge(collector: Collector, digests: dict[int, bytes]) -> list[bytes]:
     """Add the sums of all ranks up in place, and return the batch hashes of all ranks in order."""
     if world()[1] > 1:
         # Gathered as one object: a rank without a batch does not know the places yet and must still take part.
-        gathered: list[tuple[object, object, dict[int, bytes]] | None] = [None] * world()[1]
-        dist.all_gather_object(gathered, (collector.places, collector.dims, digests))
+        gathered: list[tuple[object, object, dict[str, None], dict[int, bytes]] | None] = [None] * world()[1]
+        dist.all_gather_object(gathered, (collector.places, collector.dims, collector.notes, digests))
         parts = [part for part in gathered if part is not None]
-        digests = {number: digest for _, _, found in parts for number, digest in found.items()}
-        layouts = [(places, dims) for places, dims, _ in parts if places]
+        digests = {number: digest for *_, found in parts for number, digest in found.items()}
+        collector.notes = {note: None for _, _, notes, _ in parts for note in notes}
+        layouts = [(places, dims) for places, dims, *_ in parts if places]
         if collector.state is None and layouts:
             collector.start(*layouts[0])  # type: ignore[arg-type]
         for state in (collector.state, collector.confounds):

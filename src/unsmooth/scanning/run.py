@@ -12,7 +12,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, find_stacks, load, origin_of, with_random_weights
 from unsmooth.presets import Preset
-from unsmooth.scanning.calling import TokenChoice, transformers_core
+from unsmooth.scanning.calling import TokenChoice, taken, transformers_core
 from unsmooth.scanning.data import Preprocessing, Source, open_data
 from unsmooth.scanning.one_pass import ScanInterrupted, one_pass
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens, sites_of
@@ -58,7 +58,8 @@ def scan(
         model: An nn.Module, or a name for `unsmooth.load`.
         data: Texts, images, a tensor, a dict of tensors, a DataLoader, or the path of a folder or text file.
             In a dict, "attention_mask" marks real tokens; "token_mask" (True = real) and "special_tokens_mask" do the
-            same for models that take no such arguments, and are not handed to the model.
+            same for models that take no such arguments, and are not handed to the model. A decoder's have "decoder_" in
+            front. Of `blocks` that read what no mask in the data is about, "token_mask" says which tokens are real.
         metrics: Names such as "effective_rank" or "mean_cosine(absolute=True)"; None for the O(nd) set.
         sites: Where in each block, see `unsmooth.models.SITES`; "all" for every one that the model has.
         tokens: "content" leaves special tokens out, "all" does not; padding is never counted.
@@ -150,6 +151,7 @@ def preprocessing(
         batch_size=batch_size,
         max_length=max_length,
         model_limit=_position_limit(getattr(core, "config", None)),
+        model_takes=frozenset() if core is None else taken(core),
     )
 
 

@@ -1,6 +1,6 @@
 """DeiT (Touvron et al. 2021, arXiv 2012.12877): ViT's blocks, a distillation token after the class token."""
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import HOSTS, IMAGE, Host
 from unsmooth.models.hosts.vit import vit_taps, vit_wiring
 
 HOSTS.add(
@@ -12,7 +12,7 @@ HOSTS.add(
         example="facebook/deit-base-distilled-patch16-224",
         prefix_tokens=lambda model: 2,
         wiring=vit_wiring,
-        pads=False,
+        reads=lambda block: IMAGE,
         attention_module=lambda block: "attention",
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import number, part
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring, linear_maps
 
@@ -56,7 +56,7 @@ HOSTS.add(
         example="facebook/dinov2-base, facebook/dinov2-with-registers-base",
         prefix_tokens=dinov2_prefix_tokens,
         wiring=dinov2_wiring,
-        pads=False,
+        reads=lambda block: IMAGE,
         attention_module=lambda block: "attention",
     ),
 )

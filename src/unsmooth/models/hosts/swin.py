@@ -66,7 +66,6 @@ HOSTS.add(
         wiring=swin_wiring,
         attention_module=lambda block: "attention",
         reads=lambda block: IMAGE,
-        pads=False,
         stage=swin_stage,
     ),
 )

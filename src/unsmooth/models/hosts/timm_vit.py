@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import declared, number, part, refuse
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring, linear_maps
 
@@ -57,6 +57,7 @@ HOSTS.add(
         example="timm's vit_base_patch16_224, deit_tiny_patch16_224",
         prefix_tokens=lambda model: declared(model, "num_prefix_tokens"),
         wiring=timm_vit_wiring,
+        reads=lambda block: IMAGE,
         attention_module=lambda block: "attn",
     ),
 )

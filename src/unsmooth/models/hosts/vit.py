@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -48,7 +48,7 @@ HOSTS.add(
         example="google/vit-base-patch16-224",
         prefix_tokens=lambda model: 1,
         wiring=vit_wiring,
-        pads=False,
+        reads=lambda block: IMAGE,
         attention_module=lambda block: "attention",
     ),
 )

@@ -1,0 +1,562 @@
+"""What a stack reads, found out by trying: numbers beside float64 references from hooks and masks of the tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor, nn
+
+import unsmooth
+from unsmooth.errors import UnsmoothError
+from unsmooth.models import find_stacks
+
+# Sources and targets have as many tokens, and other masks: width tells nothing.
+SOURCE = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]])
+TARGET = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
+BATCH, TOKENS = SOURCE.shape
+PAD = 1
+SPECIAL = {"pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+SIZES = {"vocab_size": 40, "max_position_embeddings": 32, **SPECIAL}
+BERT = {
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+    "pad_token_id": PAD,
+}
+BART = {
+    "d_model": 12,
+    **{f"{side}_layers": 3 for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")},
+    **SIZES,
+}
+# 25 tokens, with the class token; 16 pixels in patches of 4 give 17, which no text has.
+VIT = {**{key: BERT[key] for key in list(BERT)[:4]}, "image_size": 16, "patch_size": 4}
+
+
+def ids(real: Tensor, seed: int) -> Tensor:
+    """Token ids, padding where nothing is real."""
+    return torch.randint(5, 40, real.shape, generator=torch.Generator().manual_seed(seed)).where(real.bool(), PAD)
+
+
+def data(*kinds: str) -> dict[str, Tensor]:
+    """A batch with the inputs of these names and their masks."""
+    every = {
+        "input_ids": {"input_ids": ids(SOURCE, 1), "attention_mask": SOURCE},
+        "decoder_input_ids": {"decoder_input_ids": ids(TARGET, 2), "decoder_attention_mask": TARGET},
+        "pixel_values": {"pixel_values": torch.randn(BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(3))},
+        "input_features": {"input_features": torch.randn(BATCH, 20, 8, generator=torch.Generator().manual_seed(4))},
+        "input_values": {"input_values": torch.randn(BATCH, 400, generator=torch.Generator().manual_seed(5))},
+    }
+    return {name: value for kind in kinds for name, value in every[kind].items()}
+
+
+PAIR = ("input_ids", "decoder_input_ids")
+
+
+def built(make: Callable[[], nn.Module]) -> nn.Module:
+    """The model, random, with weights large enough that layers differ."""
+    torch.manual_seed(0)
+    model = make().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    for module in model.modules():  # a scan keeps no cache either, of which fsmt makes another mask
+        if getattr(getattr(module, "config", None), "use_cache", False):
+            module.config.use_cache = False
+    return model
+
+
+def bart() -> nn.Module:
+    return transformers.BartModel(transformers.BartConfig(**BART))
+
+
+def marian() -> nn.Module:
+    return transformers.MarianModel(transformers.MarianConfig(**BART))
+
+
+def fsmt() -> nn.Module:
+    options = {key: value for key, value in BART.items() if key != "vocab_size"}
+    config = transformers.FSMTConfig(langs=["en", "de"], src_vocab_size=40, tgt_vocab_size=40, **options)
+    return transformers.FSMTModel(config)
+
+
+def speech_to_text() -> nn.Module:
+    config = transformers.Speech2TextConfig(**BART, input_feat_per_channel=8, conv_channels=12)
+    return transformers.Speech2TextModel(config)
+
+
+def t5() -> nn.Module:
+    sizes = {"d_model": 12, "d_kv": 6, "d_ff": 24, "num_layers": 3, "num_heads": 2, "vocab_size": 40}
+    return transformers.T5Model(transformers.T5Config(**sizes, **SPECIAL))
+
+
+def xlnet() -> nn.Module:
+    config = transformers.XLNetConfig(vocab_size=40, d_model=12, n_layer=3, n_head=2, d_inner=24, **SPECIAL)
+    return transformers.XLNetModel(config)
+
+
+def clip() -> nn.Module:
+    text = {**{key: BERT[key] for key in list(BERT)[:4]}, **SIZES}
+    config = transformers.CLIPConfig(text_config=text, vision_config={**VIT, "hidden_size": 12}, projection_dim=6)
+    return transformers.CLIPModel(config)
+
+
+def image_and_text() -> nn.Module:
+    towers = (
+        transformers.ViTModel(transformers.ViTConfig(**VIT)),
+        transformers.BertModel(transformers.BertConfig(**BERT)),
+    )
+    return transformers.VisionTextDualEncoderModel(vision_model=towers[0], text_model=towers[1])
+
+
+def decoder() -> nn.Module:
+    return transformers.BertLMHeadModel(transformers.BertConfig(**BERT, is_decoder=True, add_cross_attention=True))
+
+
+def image_to_text() -> nn.Module:
+    return transformers.VisionEncoderDecoderModel(
+        encoder=transformers.ViTModel(transformers.ViTConfig(**VIT)), decoder=decoder()
+    )
+
+
+def sound_to_text() -> nn.Module:
+    sizes = {key: BERT[key] for key in list(BERT)[:4]}
+    config = transformers.Wav2Vec2Config(
+        **sizes, conv_dim=[12, 12], conv_kernel=[10, 3], conv_stride=[5, 2], num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, vocab_size=40,
+    )  # fmt: skip
+    return transformers.SpeechEncoderDecoderModel(encoder=transformers.Wav2Vec2Model(config), decoder=decoder())
+
+
+def speech_to_words() -> nn.Module:
+    """Whose decoder reads ids only through the model around its base."""
+    sizes = {key: value for key, value in BART.items() if key not in ("d_model", "max_position_embeddings")}
+    config = transformers.SpeechT5Config(
+        hidden_size=12, **sizes, conv_dim=[12, 12], conv_kernel=[10, 3], conv_stride=[5, 2],
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+    )  # fmt: skip
+    return transformers.SpeechT5ForSpeechToText(config)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stack of a model, and what a hand reads of it."""
+
+    make: Callable[[], nn.Module]
+    blocks: str
+    kinds: tuple[str, ...]
+    real: Tensor | None
+    tokens_first: bool = False
+    without: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.make.__name__, self.blocks.removesuffix(".*"), *(f"no-{name}" for name in self.without)])
+
+
+CASES = [
+    Case(bart, "encoder.layers.*", PAIR, SOURCE),
+    Case(bart, "decoder.layers.*", PAIR, TARGET),
+    Case(bart, "decoder.layers.*", PAIR, TARGET, without=("attention_mask",)),
+    Case(bart, "encoder.layers.*", PAIR, None, without=("attention_mask",)),
+    Case(marian, "decoder.layers.*", PAIR, TARGET),
+    Case(fsmt, "encoder.layers.*", PAIR, SOURCE, tokens_first=True),
+    Case(fsmt, "decoder.layers.*", PAIR, TARGET, tokens_first=True),
+    Case(xlnet, "layer.*", ("input_ids",), SOURCE, tokens_first=True),
+    Case(t5, "decoder.block.*", PAIR, TARGET, without=("attention_mask",)),
+    Case(speech_to_text, "encoder.layers.*", ("input_features", "decoder_input_ids"), None),
+    Case(speech_to_text, "decoder.layers.*", ("input_features", "decoder_input_ids"), TARGET),
+    Case(sound_to_text, "encoder.encoder.layers.*", ("input_values", "decoder_input_ids"), None),
+    Case(sound_to_text, "decoder.bert.encoder.layer.*", ("input_values", "decoder_input_ids"), TARGET),
+    Case(
+        speech_to_words,
+        "speecht5.decoder.wrapped_decoder.layers.*",
+        ("input_values", "decoder_input_ids"),
+        TARGET,
+    ),
+    Case(image_to_text, "encoder.layers.*", ("pixel_values", "decoder_input_ids"), None),
+    Case(image_to_text, "decoder.bert.encoder.layer.*", ("pixel_values", "decoder_input_ids"), TARGET),
+    Case(image_and_text, "vision_model.layers.*", ("pixel_values", "input_ids"), None),
+    Case(image_and_text, "text_model.encoder.layer.*", ("pixel_values", "input_ids"), SOURCE),
+    Case(clip, "vision_model.encoder.layers.*", ("pixel_values", "input_ids"), None),
+    Case(clip, "text_model.encoder.layers.*", ("pixel_values", "input_ids"), SOURCE),
+]
+
+
+def first_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else next(one for one in value if isinstance(one, Tensor))
+
+
+def streams(model: nn.Module, blocks: str, batch: Mapping[str, Tensor]) -> list[Tensor]:
+    """What enters the first block and what each hands on, in double precision."""
+    seen: list[Tensor] = []
+    path = blocks.removesuffix(".*")
+    stack = list(model.get_submodule(path).children())
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        seen.append(first_tensor([*args, *kwargs.values()]).clone())
+
+    handles = [stack[0].register_forward_pre_hook(enter, with_kwargs=True)]
+    handles += [one.register_forward_hook(lambda _, args, out: seen.append(first_tensor(out).clone())) for one in stack]
+    try:
+        with torch.no_grad():
+            model(**batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [one.double() for one in seen]
+
+
+def mean_cosine(x_BND: Tensor, real_BN: Tensor) -> float:
+    """Mean over sequences of the mean over pairs i ≠ j."""
+    each = []
+    for x_ND, real_N in zip(x_BND.numpy(), real_BN.bool().numpy(), strict=True):
+        units = x_ND[real_N] / np.linalg.norm(x_ND[real_N], axis=1, keepdims=True)
+        each.append(((units @ units.T).sum() - len(units)) / (len(units) * (len(units) - 1)))
+    return float(np.mean(each))
+
+
+def check(found: Any, wanted: list[Tensor], real: Tensor | None) -> None:
+    assert len(found) == len(wanted) == 4
+    for row, x_BND in zip(found, wanted, strict=True):
+        real_BN = torch.ones(x_BND.shape[:2]) if real is None else real
+        assert row.tokens == int(real_BN.sum())
+        assert row.mean == pytest.approx(mean_cosine(x_BND, real_BN), abs=2e-5)
+
+
+def scan(model: nn.Module, batch: Any, **options: Any) -> Any:
+    options = {"metrics": ["mean_cosine"], "tokens": "all", "fingerprint": False, **options}
+    return unsmooth.scan(model, [batch], progress=False, **options)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_stack_by_pattern_has_its_own_mask_and_axes(case: Case) -> None:
+    batch = {name: value for name, value in data(*case.kinds).items() if name not in case.without}
+    model = built(case.make)
+    wanted = streams(model, case.blocks, batch)
+    wanted = [one.transpose(0, 1) for one in wanted] if case.tokens_first else wanted
+    assert wanted[0].shape[0] == BATCH
+    check(scan(model, batch, blocks=case.blocks).curve(), wanted, case.real)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds", "stacks"),
+    [
+        (image_and_text, ("pixel_values", "input_ids"), {"vision": ("vision_model.layers.*", None),
+                                                         "text": ("text_model.encoder.layer.*", SOURCE)}),
+        (image_to_text, ("pixel_values", "decoder_input_ids"), {"encoder": ("encoder.layers.*", None),
+                                                                "decoder": ("decoder.bert.encoder.layer.*", TARGET)}),
+        (sound_to_text, ("input_values", "decoder_input_ids"), {"": ("decoder.bert.encoder.layer.*", TARGET)}),
+    ],
+    ids=["image-and-text", "image-to-text", "sound-to-text"],
+)  # fmt: skip
+def test_stacks_that_are_found_have_their_own_masks(make: Any, kinds: Any, stacks: Any) -> None:
+    model, batch = built(make), data(*kinds)
+    found = scan(model, batch)
+    assert {part.stack for part in found.parts} == set(stacks)
+    for part in found.parts:
+        blocks, real = stacks[part.stack]
+        check(part.curve(), streams(model, blocks, batch), real)
+    beside = "encoder.encoder.layers.*"
+    note = f"3 blocks at {beside!r} ran and were not measured: blocks={beside!r} does that."
+    assert (note in found.notes) == (make is sound_to_text)
+
+
+def test_a_decoder_that_makes_its_tokens_itself_has_no_mask_of_the_data() -> None:
+    model, batch = built(bart), data("input_ids")
+    found = scan(model, batch, blocks="decoder.layers.*")
+    check(found.curve(), streams(model, "decoder.layers.*", batch), None)
+    assert any("makes the tokens of these blocks itself" in note for note in found.notes)
+    named = scan(model, {**batch, "token_mask": TARGET}, blocks="decoder.layers.*")
+    check(named.curve(), streams(model, "decoder.layers.*", batch), TARGET)
+    assert not any("itself" in note for note in named.notes)
+
+
+@pytest.mark.parametrize("pads", ["right", "left"])
+def test_padding_that_nothing_masks_is_counted_and_named(pads: str) -> None:
+    model, batch = built(bart), data(*PAIR)
+    del batch["decoder_attention_mask"]
+    if pads == "left":
+        batch["decoder_input_ids"] = batch["decoder_input_ids"].flip(1)
+    found = scan(model, batch, blocks="decoder.layers.*")
+    check(found.curve(), streams(model, "decoder.layers.*", batch), None)
+    assert any("padding id 1 and the data has no 'decoder_attention_mask'" in note for note in found.notes)
+    towers, named = built(image_and_text), data("pixel_values", "input_ids")
+    del named["attention_mask"]  # of whose parts each has a configuration of its own
+    assert any(note.startswith("text: Some texts are filled up with") for note in scan(towers, named).notes)
+    batch["decoder_input_ids"] = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 7)
+    assert not scan(model, batch, blocks="decoder.layers.*").notes
+
+
+class TokensFirst(nn.Module):
+    """Ids to a stream of (tokens, batch, dim); `most` sequences at a time."""
+
+    def __init__(self, most: int = 100) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 12)
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.most = most
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        assert len(input_ids) <= self.most
+        stream = self.embed(input_ids).transpose(0, 1)
+        for layer in self.layers:
+            stream = stream + layer(stream).tanh()
+        return stream
+
+
+class Patches(nn.Module):
+    """Images to a stream of 16 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 12, 4, 4)
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> Tensor:
+        stream = self.embed(pixel_values).flatten(2).mT
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+def test_padding_of_images_is_counted_and_named_unless_tokens_are() -> None:
+    model, batch = built(Patches), {**data("pixel_values"), "pixel_mask": torch.ones(BATCH, 16, 16)}
+    assert not scan(model, batch, blocks="layers.*").notes
+    batch["pixel_mask"][0, :, 8:] = 0
+    found = scan(model, batch, blocks="layers.*")
+    check(found.curve(), streams(model, "layers.*", batch), None)
+    assert [note[:50] for note in found.notes] == ["The data's 'pixel_mask' marks padding of images, a"]
+    real = torch.ones(BATCH, 16)
+    real[0, 2::4] = real[0, 3::4] = 0
+    named = scan(model, {**batch, "token_mask": real}, blocks="layers.*")
+    check(named.curve(), streams(model, "layers.*", batch), real)
+    assert not named.notes
+
+
+def test_as_many_sequences_as_tokens_are_told_apart_or_refused() -> None:
+    batch = {"input_ids": ids(torch.ones(6, 6), 1)}
+    model = built(TokensFirst)
+    wanted = [one.transpose(0, 1) for one in streams(model, "layers.*", batch)]
+    check(scan(model, batch, blocks="layers.*").curve(), wanted, None)
+    model.most = 6
+    with pytest.raises(UnsmoothError, match=r"\(6, 6, 12\) for 6 sequences, of which neither can be told"):
+        scan(model, batch, blocks="layers.*")
+
+
+class Sum(nn.Module):
+    """Two texts of one length in one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 12)
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+
+    def forward(self, input_ids: Tensor, decoder_input_ids: Tensor, **masks: Tensor) -> Tensor:
+        stream = self.embed(input_ids) + self.embed(decoder_input_ids)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+def test_two_masks_that_fit_are_refused_unless_one_is_named() -> None:
+    model, batch = built(Sum), data(*PAIR)
+    with pytest.raises(UnsmoothError, match=r'but got input_ids and decoder_input_ids. Try a "token_mask"'):
+        scan(model, batch, blocks="layers.*")
+    found = scan(model, {**batch, "token_mask": SOURCE}, blocks="layers.*")
+    check(found.curve(), streams(model, "layers.*", batch), SOURCE)
+
+
+class Joint(nn.Module):
+    """A block of two streams, as SD3 has it: called with images first, it returns texts first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        return self.text(encoder_hidden_states), self.image(hidden_states)
+
+
+class TwoStreams(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Joint() for _ in range(3))
+
+    def forward(self, image: Tensor, text: Tensor) -> Tensor:
+        for block in self.blocks:
+            text, image = block(hidden_states=image, encoder_hidden_states=text)
+        return image
+
+
+@pytest.mark.parametrize("words", [5, 9])
+def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int) -> None:
+    model, batch = built(TwoStreams), {"image": torch.randn(2, 9, 12), "text": torch.randn(2, words, 12)}
+    with pytest.raises(UnsmoothError, match=rf"one stream .* but got \(2, {words}, 12\) and \(2, 9, 12\), of which"):
+        scan(model, batch, blocks="blocks.*")
+    images = scan(model, batch, blocks="blocks.*.image").curve()
+    assert {row.tokens for row in images} == {2 * 9}
+
+
+class Stages(nn.Module):
+    """Tokens are merged, and become wider, between two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 8)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[1](self.blocks[0](x))
+        return self.blocks[2](x.reshape(len(x), -1, 8))
+
+
+def test_stages_in_one_pattern_are_refused() -> None:
+    with pytest.raises(UnsmoothError, match=r"but got \(3, 6, 4\) and, at layer 3, \(3, 3, 8\)"):
+        scan(built(Stages), torch.randn(3, 6, 4), blocks="blocks.*")
+
+
+class Prefixed(nn.Module):
+    """Two tokens in front of those of the ids; the first stands out."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = transformers.PretrainedConfig(vocab_size=40)
+        self.embed = nn.Embedding(40, 12)
+        self.layers = nn.ModuleList(nn.Identity() for _ in range(3))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        stream = self.embed(input_ids)
+        stream = torch.cat([100 * torch.ones_like(stream[:, :2]), stream], dim=1)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+def test_ids_that_are_not_those_of_the_tokens_name_none() -> None:
+    model, batch = built(Prefixed), {"input_ids": ids(torch.ones(3, 6), 1)}
+    found = scan(model, batch, blocks="layers.*", confounds=True)
+    check(found.curve(), streams(model, "layers.*", batch), None)
+    assert {token.position for token in found.confounds[0].massive_tokens} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "message"),
+    [
+        (lambda: transformers.BertModel(transformers.BertConfig(**BERT)), data("pixel_values"),
+         "Expected 'input_ids', as BertModel reads texts but got 'pixel_values'. Try texts."),
+        (lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)), data("input_ids"),
+         "Expected 'pixel_values', as ViTModel reads images but got 'input_ids'. Try images."),
+        (lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)), torch.randn(2, 5, 12),
+         "Expected 'pixel_values', as ViTModel reads images but got 'inputs_embeds'. Try images."),
+    ],
+    ids=["image-to-bert", "ids-to-vit", "vectors-to-vit"],
+)  # fmt: skip
+def test_data_of_another_kind_than_the_model_reads(make: Any, batch: Any, message: str) -> None:
+    with pytest.raises(UnsmoothError) as error:
+        scan(built(make), batch)
+    assert str(error.value) == message
+
+
+def test_a_base_model_that_takes_other_things_is_not_called_in_place_of_the_model() -> None:
+    sizes = {key: BERT[key] for key in list(BERT)[:4]}
+    sizes["hidden_size"] = 16  # in quarters of a head
+    config = transformers.DINOv3ViTConfig(**sizes, image_size=16, patch_size=4, num_register_tokens=0)
+    model, batch = built(lambda: transformers.DINOv3ViTModel(config)), data("pixel_values")
+    found = scan(model, batch, blocks="model.layer.*")
+    check(found.curve(), streams(model, "model.layer.*", batch), None)
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with torch.device("meta"):
+        model = transformers.BertModel(transformers.BertConfig(**BERT))
+    with pytest.raises(UnsmoothError, match="a model with weights but got one on the meta device"):
+        scan(model, data("input_ids"))
+
+
+def test_a_monitor_finds_out_too_and_leaves_nothing_behind() -> None:
+    model, batch = built(bart).train(), data(*PAIR)
+    monitor = unsmooth.Monitor(model, probe=batch, blocks="decoder.layers.*", metrics=["mean_cosine"], tokens="all")
+    monitor.begin()
+    model.eval()
+    check(monitor.last.curve("mean_cosine"), streams(model, "decoder.layers.*", batch), TARGET)
+    monitor.close()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert len(find_stacks(model, "decoder.layers.*")) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (lambda: transformers.BertModel(transformers.BertConfig(**BERT)), Image.new("RGB", (16, 16)),
+         "Expected texts, which this model reads but got images. Try texts as data."),
+        (lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)), "a text of words",
+         "Expected images, which this model reads but got texts. Try images as data."),
+    ],
+    ids=["picture-to-bert", "words-to-vit"],
+)  # fmt: skip
+def test_pictures_for_a_model_of_texts_and_the_other_way(make: Any, given: Any, message: str) -> None:
+    with pytest.raises(UnsmoothError) as error:
+        unsmooth.scan(built(make), [given], progress=False)
+    assert str(error.value) == message
+
+
+class TokensLast(nn.Module):
+    """Ids to a stream of (batch, dim, tokens)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 12)
+        self.layers = nn.Sequential(*(nn.Conv1d(12, 12, 1) for _ in range(3)))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.layers(self.embed(input_ids).mT)
+
+
+def test_streams_with_tokens_last_are_refused() -> None:
+    with pytest.raises(UnsmoothError, match=r"got \(3, 12, 6\) for ids of \(3, 6\)"):
+        scan(built(TokensLast), {"input_ids": ids(torch.ones(3, 6), 1)}, blocks="layers.*")
+
+
+def test_random_numbers_are_drawn_once() -> None:
+    """What a model draws, as a masked autoencoder does, is what it draws without a first look."""
+    sizes = {key: BERT[key] for key in list(BERT)[:4]}
+    model = built(lambda: transformers.ViTMAEModel(transformers.ViTMAEConfig(**sizes, image_size=16, patch_size=4)))
+    batch = data("pixel_values")
+    torch.manual_seed(3)
+    wanted = streams(model, "layers.*", batch)
+    torch.manual_seed(3)
+    check(scan(model, batch, blocks="layers.*").curve(), wanted, None)
+
+
+def test_the_pattern_in_the_note_on_a_tower_measures_it() -> None:
+    text = {**BERT, "num_key_value_heads": 2}
+    config = transformers.Idefics3Config(
+        text_config={"model_type": "llama", **text}, vision_config={**VIT}, image_token_id=39, scale_factor=2
+    )
+    model = built(lambda: transformers.Idefics3ForConditionalGeneration(config))
+    images = {"pixel_values": data("pixel_values")["pixel_values"][:, None]}
+    batch = {**data("input_ids"), **images}
+    batch["input_ids"] = batch["input_ids"].masked_fill(batch["input_ids"] == 39, 5)
+    # Four tokens of each image stand in front of its text.
+    batch["input_ids"] = torch.cat([torch.full((BATCH, 4), 39), batch["input_ids"]], dim=1)
+    real = batch["attention_mask"] = torch.cat([torch.ones_like(SOURCE[:, :4]), SOURCE], dim=1)
+    found = scan(model, batch)
+    check(found.curve(), streams(model, "model.text_model.layers.*", batch), real)
+    tower = "model.vision_model.encoder.layers.*"
+    assert found.notes == (f"3 blocks at {tower!r} ran and were not measured: blocks={tower!r} does that.",)
+    check(scan(model, batch, blocks=tower).curve(), streams(model, tower, batch), None)
