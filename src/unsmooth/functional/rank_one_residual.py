@@ -6,7 +6,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from unsmooth.errors import expected
 from unsmooth.functional._metric import metric
 from unsmooth.functional._ratios import diversity_of, ratio, root
 from unsmooth.functional._tokens import Tokens
@@ -54,8 +53,6 @@ def rank_one_residual(
     tokens = Tokens.of(x, mask)
     if norm == "frobenius":
         return root(diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True))
-    if norm != "composite":
-        raise expected('`norm` "composite" or "frobenius"', repr(norm), 'norm="composite"')
     whole = _squared_composite(tokens.absolute_columns_BD, tokens.absolute_rows_BN)
     rest = _squared_composite(tokens.centred_absolute_columns_BD, tokens.centred_absolute_rows_BN)
     return root(ratio(rest, whole, otherwise=0.0))
