@@ -82,7 +82,7 @@ METRICS = Registry[Metric]("metric", group="unsmooth.metrics", accept=_accept)
 
 
 def with_checked_options(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose options are checked by what it declares of them, before it is called.
+    """A function whose options, but for tensors, are checked by what it declares of them before it is called.
 
     >>> @with_checked_options
     ... def scaled(x: float, *, by: float = 1.0) -> float:
@@ -91,7 +91,7 @@ def with_checked_options(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected by as a number but got '3'. Try by=1.0.
     """
-    options = options_of(function)
+    options = {name: option for name, option in options_of(function).items() if not name.endswith(("_BN", "_BND"))}
     if not options:
         return function
 
