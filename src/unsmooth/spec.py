@@ -408,7 +408,7 @@ def _any_of(kinds: Sequence[_Kind]) -> _Kind:
         return next((taken for kind in kinds if (taken := kind.take(value)) is not _UNFIT), _UNFIT)
 
     first, *rest = (kind.words for kind in kinds)
-    words = ", ".join([first, *(word.removeprefix("as ") for word in rest[:-1])]) + f" or {rest[-1]}"
+    words = ", ".join([first, *(word.removeprefix("as ") for word in rest[:-1])]) + f", or {rest[-1]}"
     return _Kind(take, words, tuple(choice for kind in kinds for choice in kind.choices))
 
 
@@ -417,12 +417,13 @@ def _row_of(container: Any, inner: tuple[Any, ...]) -> _Kind:
     count = len(inner) if container is tuple and inner and inner[-1] is not Ellipsis else None
 
     def take(value: Any) -> Any:
-        if not isinstance(value, list | tuple) or count not in (None, len(value)):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes) or count not in (None, len(value)):
             return _UNFIT
         taken = [each.take(one) for one in value]
         return _UNFIT if any(one is _UNFIT for one in taken) else tuple(taken) if container is tuple else taken
 
-    return _Kind(take, f"as {'a list' if count is None else f'{count}'} of {each.words.removeprefix('as ')}")
+    words = f"as {'a list' if count is None else f'a list of {count}'}, each {each.words}"
+    return _Kind(take, words)
 
 
 @cache

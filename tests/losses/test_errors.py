@@ -57,7 +57,7 @@ X = torch.ones(2, 4, 3)
         (lambda: losses.spectrum(X, rate=-1.0), "rate of at least 0"),
         (lambda: losses.spectrum(X, rate=float("nan")), "rate of at least 0"),
         (lambda: losses.dispersion(X, temperature="warm"), "temperature above 0.0 but got 'warm'"),
-        (lambda: losses.control_spectrum(torch.nn.Linear(3, 2), scale="large"), "scale above 0.0 or None but got 'large'"),
+        (lambda: losses.control_spectrum(torch.nn.Linear(3, 2), scale="large"), "scale above 0.0, or None but got 'large'"),
         (lambda: losses.dispersion(X, form="l1"), "form as one of .* but got 'l1'. Try form='l2'"),
         (lambda: losses.dispersion(X, of="images"), "of as one of tokens, sequences, means"),
         (lambda: losses.dispersion(X[:1], of="means"), "at least two sequences"),
