@@ -109,17 +109,17 @@ def read_value(text: str) -> Any:
         return text
 
 
-def read_settings(texts: Sequence[str], such_as: str) -> dict[str, str]:
+def read_settings(texts: Sequence[str], form: str, hint: str) -> dict[str, str]:
     """``KEY=VALUE`` texts, each key once.
 
-    >>> read_settings(["tau=0.5", "place = values"], "--set tau=0.5")
+    >>> read_settings(["tau=0.5", "place = values"], "--set KEY=VALUE", "--set tau=0.5")
     {'tau': '0.5', 'place': 'values'}
     """
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key:
-            raise expected("an option as key=value", shown(text), such_as)
+            raise expected(form, shown(text), hint)
         if key in found:
             raise expected(f"{key} once", f"{key}={found[key]} and {key}={value}", f"one {key}=")
         found[key] = value
@@ -422,8 +422,8 @@ def _row_of(container: Any, inner: tuple[Any, ...]) -> _Kind:
         taken = [each.take(one) for one in value]
         return _UNFIT if any(one is _UNFIT for one in taken) else tuple(taken) if container is tuple else taken
 
-    words = f"as {'a list' if count is None else f'a list of {count}'}, each {each.words}"
-    return _Kind(take, words)
+    of = f"{each.words.removeprefix('as a ')}s" if each.words.startswith("as a ") else each.words.removeprefix("as ")
+    return _Kind(take, f"as a list of {of}" if count is None else f"as {count} {of} in brackets")
 
 
 @cache

@@ -96,7 +96,11 @@ def bert() -> nn.Module:
         ("gfsa", {"variant": "code"}, "Expected variant as one of"),
         ("laplacian", {"heads": 4}, "Expected heads from 0 to 3 (or -4 to -1) but got 4"),
         ("laplacian", {"heads": 0.0}, "a fraction of all heads between -1 and 1, not 0"),
-        ("laplacian", {"heads": "all"}, "Expected heads as a whole number, a number, a slice, a list, each as a whole number, or None but got 'all'"),
+        (
+            "laplacian",
+            {"heads": "all"},
+            "Expected heads as a whole number, a number, a slice, a list of whole numbers, or None but got 'all'",
+        ),
         ("laplacian", {"heads": [0, "1"]}, "or None but got [0, '1']"),
         (
             "laplacian",

@@ -153,7 +153,7 @@ def _plan(
 ) -> Plan:
     from unsmooth.arena import Budget, plan_arena
     from unsmooth.cli.train import changes_of, config_of
-    from unsmooth.training.plain import split_at_commas
+    from unsmooth.spec import split_at_commas
 
     return plan_arena(
         config_of(recipe, size, changes_of(settings, data=data)),

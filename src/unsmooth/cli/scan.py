@@ -15,6 +15,7 @@ from unsmooth.cli.ranks import process_group
 from unsmooth.cli.scan_output import Findings, check_parquet, finish
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
+from unsmooth.spec import split_at_commas
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +73,7 @@ def scan(
 
     asked = read_words(words)
     conditions = [Condition.parse(text) for text in fail_if or ()]
-    measured = None if metrics is None else _split(metrics)
+    measured = None if metrics is None else list(split_at_commas(metrics))
     if preset is None:
         measured = _with_those_of(conditions, measured)
     variants = Variants(with_)
@@ -104,7 +105,7 @@ def scan(
                     model,
                     data,
                     metrics=measured,
-                    sites=tuple(_split(sites)),
+                    sites=split_at_commas(sites),
                     tokens=tokens,  # type: ignore[arg-type]
                     preset=preset,
                     baseline=baseline,
@@ -130,15 +131,3 @@ def _with_those_of(conditions: list[Condition], metrics: list[str] | None) -> li
     known = [metric.name for metric in check_metrics(metrics, maps=True)]
     also = dict.fromkeys(condition.metric for condition in conditions if condition.metric not in known)
     return [*known, *also] if also else metrics
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside brackets: ``mean_cosine(absolute=True, with_self=True),hfc_lfc``."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]

@@ -13,6 +13,7 @@ import typer
 
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
+from unsmooth.spec import read_settings
 
 if TYPE_CHECKING:
     from unsmooth.training import Config, RunFolder
@@ -130,12 +131,7 @@ def changes_of(
     changes: dict[str, Any] = {f"network.{name}": value for name, value in network.items() if value is not None}
     changes |= {} if data is None else {"data.path": data}
     changes |= {} if seed is None else {"seed": seed}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise expected("--set KEY=VALUE", repr(text), f"--set {text}=1")
-        changes[key.strip()] = value
-    return changes
+    return changes | read_settings(settings, "--set KEY=VALUE", "--set optimiser.lr=1e-3")
 
 
 def _plain(config: Config) -> Any:

@@ -193,10 +193,6 @@ def parse_metric(text: str) -> BoundMetric:
     >>> parse_metric("mean_cosine(with_self=True)").options
     {'with_self': True}
     """
-    return bind(read(text, "a metric such as mean_cosine(absolute=True)", "`unsmooth ls metrics`"))
-
-
-def bind(spec: Spec) -> BoundMetric:
-    """The metric of that name, with options that it has."""
+    spec = read(text, "a metric such as mean_cosine(absolute=True)", "`unsmooth ls metrics`")
     found = METRICS[spec.name]
     return BoundMetric(found, checked(found.name, found.options, spec.options))

@@ -67,8 +67,8 @@ def parse_settings(wish: Wish, settings: Sequence[str]) -> Wish:
     >>> str(parse_settings(Wish("deescalate"), ["tau=0.5", "place=values"]))
     "deescalate(place='values', tau=0.5)"
     """
-    given = {key: read_value(value) for key, value in read_settings(settings, "tau=0.5").items()}
-    new = _checked(wish.name, given)
+    given = read_settings(settings, "an option as key=value", "tau=0.5")
+    new = _checked(wish.name, {key: read_value(value) for key, value in given.items()})
     return replace(
         wish,
         options={**wish.options, **new.options},

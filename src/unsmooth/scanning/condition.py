@@ -12,6 +12,7 @@ from typing import Protocol
 from unsmooth.errors import expected, unknown_name
 from unsmooth.functional import parse_metric
 from unsmooth.scanning.result import Row
+from unsmooth.spec import read_leading, shown
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -20,7 +21,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _FORM = re.compile(
-    r"^\s*(?P<metric>\w+(?:\((?:[^()]|\([^()]*\))*\))?)\s*"
+    r"^\s*"
     r"(?:@\s*(?:(?P<stack>[A-Za-z_][\w.]*)\s*:\s*)?(?P<layer>first|last|any|\d+)\s*(?::\s*(?P<site>\w+))?)?\s*"
     r"(?P<operator>>=|<=|>|<)\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?:\s+for\s+(?P<steps>\d+)\s+steps?)?\s*$"
@@ -81,16 +82,14 @@ class Condition:
         >>> Condition.parse("mean_cosine@decoder:last:cross > 0.95").stack
         'decoder'
         """
-        found = _FORM.match(text)
+        form, hint = "a condition METRIC@LAYER>NUMBER (LAYER: first, last, any or a number)", '"mean_cosine@last>0.95"'
+        spec, rest = read_leading(text, form, hint)
+        found = _FORM.match(rest)
         if found is None:
-            raise expected(
-                "a condition METRIC@LAYER>NUMBER (LAYER: first, last, any or a number)",
-                repr(text),
-                '"mean_cosine@last>0.95"',
-            )
+            raise expected(form, shown(text), hint)
         if found["steps"] is not None and not lasting:
             raise expected("a condition on one scan, which has no steps", repr(text), "it without the `for … steps`")
-        metric = parse_metric(found["metric"]).name
+        metric = parse_metric(str(spec)).name
         site, steps = found["site"] or "residual", int(found["steps"] or 0)
         limit, stack = float(found["value"]), found["stack"] or ""
         return cls(metric, found["layer"] or "last", site, found["operator"], limit, steps, stack)
