@@ -208,7 +208,7 @@ def test_loaders_with_labels_and_max_batches():
     ("arguments", "message"),
     [
         ({"metrics": ["mean_cosin"]}, "Did you mean 'mean_cosine'"),
-        ({"metrics": ["mean_cosine(absolut=True)"]}, "Its options: absolute, with_self"),
+        ({"metrics": ["mean_cosine(absolut=True)"]}, "Did you mean 'absolute'"),
         ({"metrics": ["attention_entropy"]}, "pattern blocks, whose attention is not known"),
         ({"metrics": []}, "at least one metric"),
         ({"metrics": [3]}, "metrics by name"),

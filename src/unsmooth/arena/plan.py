@@ -88,6 +88,17 @@ class Plan:
         return [Entrant(model, remedy) for remedy in self.remedies]
 
     @property
+    def runs_of_each(self) -> tuple[int, int, int]:
+        """Of one entrant: runs that choose its rate, those beyond the grid that may follow, and scored ones.
+
+        >>> from unsmooth.training import recipe
+        >>> plan_arena(recipe("vit_cifar100"), ["deescalate"]).runs_of_each
+        (3, 2, 3)
+        """
+        choosing = len(self.rates) > 1
+        return len(self.rates) if choosing else 0, self.widen if choosing else 0, len(self.seeds)
+
+    @property
     def probe_seed(self) -> int:
         """Of runs that choose a learning rate; never scored."""
         return self.seeds[0] + PROBE_SEED

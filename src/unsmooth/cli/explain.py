@@ -34,7 +34,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON instead of tables.")] = False,
     quiet: Quiet = False,
-    spectral_sequences: Annotated[int, typer.Option(help="Sequences whose attention is decomposed.")] = 2,
+    spectral_sequences: Annotated[int, typer.Option(min=1, help="Sequences whose attention is decomposed.")] = 2,
     jacobian: Annotated[bool, typer.Option(help="Also take norms of every block's Jacobian.")] = True,
     name: Annotated[str | None, typer.Option(help="What to call this explanation.")] = None,
     showing: Showing = FEW,
@@ -57,6 +57,7 @@ def explain(
     if out is not None:
         check_writable(out)
     found: Found = {}
+    how = showing.arguments()
     for word in asked.models:
         loaded = loading.open(word)
         variants.check(loaded, showing.blocks)
@@ -69,7 +70,7 @@ def explain(
                 jacobian=jacobian,
                 progress=not quiet,
                 name=called if which is None else f"{called} with {which}",
-                **showing.arguments(),
+                **how,
             )
     return _finish(found, scans, out, as_json, quiet)
 

@@ -39,14 +39,14 @@ def presets(
         raise expected("one model", f"{len(asked.models)} models", "one at a time")
     if out is not None:
         check_writable(out)
-    [word] = asked.models
+    [word], how = asked.models, showing.arguments()
     model = loading.open(word)
     found = compare_presets(
         model,
         asked.shown_to(word, model, bundled_page()),
         presets=None if only is None else split_at_commas(only),
         progress=not quiet,
-        **showing.arguments(),
+        **how,
     )
     if out is not None:
         _write(found, out)

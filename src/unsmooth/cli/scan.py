@@ -66,16 +66,22 @@ def scan(
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
-    from unsmooth.models import find_anatomy
+    from unsmooth.models import find_anatomy, find_stacks
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
     from unsmooth.scanning.condition import Condition
+    from unsmooth.scanning.plan import check_metrics, check_sites, check_tokens, sites_of
+    from unsmooth.scanning.published import find_preset
 
     asked = read_words(words)
     conditions = [Condition.parse(text) for text in fail_if or ()]
     measured = None if metrics is None else list(split_at_commas(metrics))
-    if preset is None:
+    chosen = None if preset is None else find_preset(preset)
+    if chosen is None:
         measured = _with_those_of(conditions, measured)
+    where = check_sites(split_at_commas(sites))
+    check_tokens(tokens)
+    names = [metric.name for metric in check_metrics(chosen.measured if chosen else measured, maps=True)]
     variants = Variants(with_)
     asked.check_alone(name=name, **{"with": with_})
     if parquet:
@@ -88,6 +94,9 @@ def scan(
         for word in asked.models:
             loaded = loading.open(word)
             variants.check(loaded, showing.blocks)
+            stacks = find_stacks(loaded, showing.blocks) if conditions else []
+            for condition in conditions:
+                condition.check(stacks, chosen.sites if chosen else sites_of(stacks, where), names)
             called, data = name or model_name(loaded), asked.shown_to(word, loaded, bundled_page())
             yield (word if len(asked.models) > 1 else None), loaded, called, data
             for which in variants:
@@ -105,9 +114,9 @@ def scan(
                     model,
                     data,
                     metrics=measured,
-                    sites=split_at_commas(sites),
+                    sites=where,
                     tokens=tokens,  # type: ignore[arg-type]
-                    preset=preset,
+                    preset=chosen,
                     baseline=baseline,
                     confounds=confounds,
                     fingerprint=fingerprint,
