@@ -175,10 +175,13 @@ def test_no_word_of_the_table_is_broken(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--hold-out", "1"], "Try --hold-out 0.1."),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--set", "hold_out=0.1"], "Try --hold-out, which runs"),
         ([*WORDS, "--data", "nowhere", "--out", "here"], "Expected data in nowhere"),
-        ([*WORDS, "--set", "batch=32", "--out", "here"], "Expected at least one batch of 32"),
+        (
+            ["batch=32" if word == "batch=8" else word for word in [*WORDS, "--out", "here"]],
+            "Expected at least one batch of 32",
+        ),
         ([*WORDS, "--rates", "1e-3,1e-2", "--out", "here"], "In an arena: another --hold-out, or --hold-out 0."),
-        ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Did you mean 'orthogonal'?"),
-        ([*WORDS, "--set", "patch=5"], "Expected image divisible by patch"),
+        ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Try basis='orthogonal'."),
+        ([*WORDS, "--set", "patch=5"], "Expected patch once but got patch=4 and patch=5."),
     ],
 )
 def test_bad_input_is_one_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -132,6 +133,14 @@ def test_a_mask_of_the_wrong_length_is_refused(value):
             blocks="*",
             progress=False,
         )
+
+
+def test_a_scan_is_shown_in_a_few_words():
+    model = nn.Sequential(nn.Identity())
+    found = unsmooth.scan(model, torch.randn(3, 4, 5), blocks="*", metrics=["hfc_lfc"], progress=False)
+    assert repr(found) == f"Scan 'Sequential': hfc_lfc at residual, layers 0 to 1, 0 notes\n{found.sentence}"
+    broken = replace(found, complete=False, healthy=False, rows=(), sentence="")
+    assert repr(broken) == "Scan 'Sequential': hfc_lfc at residual, layers none, interrupted, with NaN or Inf, 0 notes"
 
 
 def test_interruption_hands_over_what_is_done():

@@ -152,14 +152,11 @@ def announcement(plan: Plan, processes: int) -> str:
         said += " The first of them shows how long one takes; --budget 5m would make each about that long."
     else:
         seconds = plan.budget.seconds * entrants
-        ends = dict.fromkeys(
-            duration(seconds * (tried * plan.probe + scored)) for tried in (choosing, choosing + beyond)
-        )
+        tried = (choosing, choosing + beyond)
+        ends = dict.fromkeys(duration(seconds * (number * plan.probe + scored)) for number in tried)
         by = f" among {processes} processes" if processes > 1 else ""
-        said += (
-            f" --budget {plan.budget.text} is for one scored run, so about {' to '.join(ends)} for all{by}, and more"
-        )
-        said += " for building, evaluation and steps that a remedy makes slower."
+        said += f" --budget {plan.budget.text} is for one scored run, so about {' to '.join(ends)} for all{by}, "
+        said += "and more for building, evaluation and steps that a remedy makes slower."
     return f"{said} What is done already is not done again."
 
 
