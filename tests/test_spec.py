@@ -18,6 +18,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.functional import METRICS, parse_metric
 from unsmooth.losses import LOSSES, parse_loss
 from unsmooth.presets import PRESETS
+from unsmooth.registry import check_names
 from unsmooth.remedies.base import REMEDIES
 from unsmooth.remedies.checking import checked_options
 from unsmooth.remedies.specification import parse_remedies
@@ -284,6 +285,14 @@ def wrong_for(default: object) -> list[Any]:
     if isinstance(default, str):
         return [*wrong, None, True, 1, 0.5]
     return [*wrong, math.inf, "None"]
+
+
+@pytest.mark.parametrize(("kind", "table"), [("metric", METRICS), ("remedy", REMEDIES), ("preset", PRESETS)])
+def test_what_is_registered_is_known_by_its_file(kind: str, table: Mapping[str, object]) -> None:
+    check_names(kind, table)
+    check_names(kind, [" + ".join(table), "(unreadable", f"{next(iter(table))}(no_such_option=1)"])
+    with pytest.raises(UnsmoothError, match=f"a known {kind} but got 'no_such_name'"):
+        check_names(kind, ["no_such_name(a=1)"])
 
 
 @pytest.mark.parametrize(("name", "options", "parse", "call"), ENTRIES)

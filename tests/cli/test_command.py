@@ -199,6 +199,20 @@ def test_what_is_wrong_by_itself_is_told_before_a_model_is_opened(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_mistyped_name_costs_no_import_of_torch():
+    commands = [
+        *(["scan", "m", "--metrics", "mean_cosin"], ["scan", "m", "--fail-if", "mean_cosin@last>0"]),
+        *(["scan", "m", "--with", "sharpen + deescalat(tau=1)"], ["scan", "m", "--preset", "vitta"]),
+        *(["explain", "m", "--with", "deescalat"], ["apply", "deescalat", "m", "--out", "o"]),
+        *(["train", "vit_cifar100", "--with", "deescalat"], ["train", "vit_cifar100", "--variant", "deescalat"]),
+    ]
+    code = "import sys; from unsmooth.cli.app import run; codes = [run(words) for words in eval(sys.argv[1])]; "
+    code += "print(codes, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, repr(commands)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("] ") == [str([2] * 8)[:-1], "False\n"]
+    assert done.stderr.count("Did you mean") == 8
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -14,6 +14,7 @@ from unsmooth.cli.options import AS_STORED, Debug, Loading, Out, Quiet, Showing,
 from unsmooth.cli.words import read_words
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import check_writable
+from unsmooth.registry import check_names
 
 if TYPE_CHECKING:
     from unsmooth.explaining import Explanation
@@ -46,6 +47,7 @@ def explain(
     DATA may be 'page', the bundled one. Without DATA, demo models are shown their images; all others are judged by
     their weights alone.
     """
+    check_names("remedy", with_)
     from unsmooth.explaining import explain as run_explain
     from unsmooth.scanning import load_scan
     from unsmooth.scanning.assemble import model_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from unsmooth.cli.ranks import process_group
 from unsmooth.cli.scan_output import Findings, check_parquet, finish
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
+from unsmooth.registry import check_names
 from unsmooth.spec import split_at_commas
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ def scan(
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
+    check_names("metric", [*split_at_commas(metrics or ""), *(re.split("[@<>]", text)[0] for text in fail_if or ())])
+    check_names("remedy", with_)
+    check_names("preset", None if preset is None else [preset])
     from unsmooth.models import find_anatomy, find_stacks
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name

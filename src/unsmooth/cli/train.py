@@ -13,6 +13,7 @@ import typer
 
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
+from unsmooth.registry import check_names
 from unsmooth.spec import read_settings
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def train(
     debug: Debug = False,
 ) -> int:
     """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
+    check_names("remedy", [*(remedies or ()), *(text for text in variants or () if text != "plain")])
     from unsmooth import training
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.training.stopping import ended_as_interrupted
