@@ -32,7 +32,7 @@ def metric_pages() -> list[Page]:
 
 
 def _page(metric: Metric) -> Page:
-    options = ", ".join(f"`{key}={value!r}`" for key, value in (metric.function.__kwdefaults__ or {}).items())
+    options = ", ".join(f"`{key}={option.default!r}`" for key, option in metric.options.items())
     declared = facts(
         {
             "reads": READS.get(metric.reads, metric.reads),

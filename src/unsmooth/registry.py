@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.plugins import Plugin, find_plugins
+from unsmooth.spec import read_sum
 
 T = TypeVar("T")
+
+_BY_FILE = {
+    "metric": ("functional", "unsmooth.metrics"),
+    "remedy": ("remedies/catalogue", "unsmooth.remedies"),
+    "preset": ("presets/catalogue", "unsmooth.presets"),
+}
+"""Folders in which each file is called after the one thing in it, and who else may bring such things."""
+
+
+def check_names(kind: str, texts: Iterable[str] | None) -> None:
+    """Refuse names that are not there, by the names of files alone: the things themselves need torch.
+
+    Args:
+        kind: "metric", "remedy" or "preset".
+        texts: Names with options, or several joined by +. What cannot be read is left to whoever reads it in full.
+
+    >>> check_names("metric", ["mean_cosine(absolute=True)", "mean_cosin"])
+    Traceback (most recent call last):
+    unsmooth.errors.UnsmoothError: Expected a known metric but got 'mean_cosin'. Did you mean 'mean_cosine'? Known: ...
+    """
+    from importlib.metadata import entry_points
+
+    folder, group = _BY_FILE[kind]
+    known = {path.stem for path in (Path(__file__).parent / folder).glob("[a-z]*.py")}
+    for text in texts or ():
+        try:
+            found = read_sum(text, "", "")
+        except UnsmoothError:
+            continue
+        for spec in found:
+            if known and spec.name not in known and not entry_points(group=group):
+                raise unknown_name(kind, spec.name, known)
 
 
 class Registry(Mapping[str, T], Generic[T]):

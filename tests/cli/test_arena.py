@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
-from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, standings
+from unsmooth.arena import ArenaFolder, Budget, Plan, carry_out_arena, plan_arena, standings
 from unsmooth.cli import app
 from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
-from unsmooth.cli.arena import _print, _tell
+from unsmooth.cli.arena import _print, _tell, announcement
 from unsmooth.report.arena import cells_of, heads_of
+from unsmooth.training import recipe
 
 WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
 
@@ -41,6 +43,38 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "time"),
+    [
+        # Plain and two remedies; 3 rates and up to 2 more, 3 seeds, 2 minutes each.
+        (
+            {},
+            "18 to 24 runs: 3 entrants with 3 to choose a learning rate, up to 2 more and 3 scored",
+            "36 min 0 s to 48",
+        ),
+        (
+            {"probe": 0.5, "widen": 0},
+            "18 runs: 3 entrants with 3 to choose a learning rate and 3",
+            "about 27 min 0 s for",
+        ),
+        (
+            {"rates": (1e-3,), "seeds": 2},
+            "6 runs: 3 entrants with 2 scored ones each.",
+            "about 12 min 0 s for all, and",
+        ),
+        ({"budget": Budget.read("9steps")}, "18 to 24 runs", "The first of them shows how long one takes"),
+    ],
+)
+def test_what_an_arena_will_take_is_told_first(options: dict[str, Any], count: str, time: str) -> None:
+    wanted = plan_arena(recipe("vit_cifar100"), ["deescalate", "smooth"], **{"budget": Budget.read("2m"), **options})
+    said = announcement(wanted, 1)
+    assert said.startswith(count)
+    assert time in said
+    assert " among " not in said
+    assert "\n" not in said
+    assert (" among 4 processes, and" in announcement(wanted, 4)) == (wanted.budget.seconds is not None)
 
 
 def test_results_of_remedies_that_are_not_named_again_are_told(
@@ -141,10 +175,13 @@ def test_no_word_of_the_table_is_broken(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--hold-out", "1"], "Try --hold-out 0.1."),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--set", "hold_out=0.1"], "Try --hold-out, which runs"),
         ([*WORDS, "--data", "nowhere", "--out", "here"], "Expected data in nowhere"),
-        ([*WORDS, "--set", "batch=32", "--out", "here"], "Expected at least one batch of 32"),
+        (
+            ["batch=32" if word == "batch=8" else word for word in [*WORDS, "--out", "here"]],
+            "Expected at least one batch of 32",
+        ),
         ([*WORDS, "--rates", "1e-3,1e-2", "--out", "here"], "In an arena: another --hold-out, or --hold-out 0."),
-        ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Did you mean 'orthogonal'?"),
-        ([*WORDS, "--set", "patch=5"], "Expected image divisible by patch"),
+        ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Try basis='orthogonal'."),
+        ([*WORDS, "--set", "patch=5"], "Expected patch once but got patch=4 and patch=5."),
     ],
 )
 def test_bad_input_is_one_line(

@@ -157,6 +157,82 @@ def test_bad_input_is_told_in_one_line(bert_folder, page, tmp_path, capsys, word
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_without_a_word_there_is_the_help_and_nothing_else(words, capsys):
+    assert run(words) == 2
+    printed = capsys.readouterr()
+    assert "Usage: unsmooth" in printed.out + printed.err
+    assert "Try --help" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "message"),
+    [
+        ("scan", ["--metrics", "mean_cosine(absolute=no)"], "absolute as True or False but got 'no'"),
+        ("scan", ["--metrics", "cosine_quantile(q=2)"], "q between 0.0 and 1.0 but got 2. Try q=0.5."),
+        ("scan", ["--metrics", "cosine_quantile(q=0.1, q=0.9)"], "q once"),
+        ("scan", ["--metrics", "a" * 5000], "in up to 4,096 characters"),
+        ("scan", ["--sites", "resid"], "Did you mean 'residual'"),
+        ("scan", ["--tokens", "some"], "choice of tokens"),
+        ("scan", ["--preset", "vitta"], "Did you mean 'vita'"),
+        ("scan", ["--preset", "vita(tokens=all)"], "no options of vita"),
+        ("scan", ["--with", "deescalate(tau=9)"], "tau between 0.0 and 2.0 but got 9"),
+        ("scan", ["--fail-if", "cosine_quantile(q=2)@last>0"], "q between 0.0 and 1.0"),
+        ("scan", ["--device", "cud"], "a device of this machine but got 'cud'"),
+        ("scan", ["--device", "cuda:99"], "a device of this machine but got 'cuda:99'"),
+        ("scan", ["--batch-size", "0"], "Invalid value for '--batch-size'"),
+        ("explain", ["--device", "cuda:99"], "Try --device cpu."),
+        ("explain", ["--with", "deescalate(place=resid)"], "Try place='residual'."),
+        ("presets", ["--device", "cuda:99"], "a device of this machine"),
+        ("apply deescalate(tau=1,tau=2)", ["--out", "OUT"], "tau once"),
+        ("apply deescalate", ["--out", "OUT", "--set", "tau=9"], "tau between 0.0 and 2.0"),
+        ("apply deescalate", ["--out", "OUT", "--set", "tau=1", "--set", "tau=2"], "tau once but got tau=1 and tau=2"),
+    ],
+)
+def test_what_is_wrong_by_itself_is_told_before_a_model_is_opened(
+    verb, options, message, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("unsmooth.models.load", lambda *given, **options: pytest.fail("opened"))
+    words = [*verb.split(), "some/model", *options]
+    assert run([str(tmp_path / "out") if word == "OUT" else word for word in words]) == 2
+    assert message in one_line(capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistyped_name_costs_no_import_of_torch():
+    commands = [
+        *(["scan", "m", "--metrics", "mean_cosin"], ["scan", "m", "--fail-if", "mean_cosin@last>0"]),
+        *(["scan", "m", "--with", "sharpen + deescalat(tau=1)"], ["scan", "m", "--preset", "vitta"]),
+        *(["explain", "m", "--with", "deescalat"], ["apply", "deescalat", "m", "--out", "o"]),
+        *(["train", "vit_cifar100", "--with", "deescalat"], ["train", "vit_cifar100", "--variant", "deescalat"]),
+    ]
+    code = "import sys; from unsmooth.cli.app import run; codes = [run(words) for words in eval(sys.argv[1])]; "
+    code += "print(codes, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, repr(commands)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("] ") == [str([2] * 8)[:-1], "False\n"]
+    assert done.stderr.count("Did you mean") == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fail-if", "mean_cosine@4>0.5"], "a layer from 0 to 3 but got 4. Try mean_cosine@last."),
+        (
+            ["--fail-if", "mean_cosine@any:mlp>0.5"],
+            "a site that is measured (residual) but got 'mlp'. Try --sites mlp.",
+        ),
+        (["--fail-if", "mean_cosine@encoder:last>0.5"], "no stack, as the model has only one"),
+        (["--preset", "yu_zhang", "--fail-if", "mean_cosine>0.5"], "a known metric of this scan but got 'mean_cosine'"),
+    ],
+)
+def test_conditions_that_cannot_be_judged_are_told_before_the_scan(
+    bert_folder, page, capsys, monkeypatch, options, message
+):
+    monkeypatch.setattr("unsmooth.scanning.run.one_pass", lambda *given, **options: pytest.fail("scanned"))
+    assert run(["scan", str(bert_folder), str(page), "--quiet", *options]) == 2
+    assert message in one_line(capsys.readouterr().err)
+
+
 def test_truncated_weights_and_pickles_are_told_in_one_line(bert_folder, page, tmp_path, capsys):
     import shutil
 

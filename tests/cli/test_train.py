@@ -81,7 +81,10 @@ def test_show_prints_every_setting(capsys):
         (["train", "vit_cifar100", "--seeds", "0"], "Expected at least one seed but got 0."),
         (["train", "vit_cifar100", "--data", "nowhere", "--out", "OUT"], "Expected data in nowhere"),
         (["train", "vit_cifar100", "--set", "losses=cosin(weight=0.1)"], "Did you mean 'cosine'?"),
-        (["train", "vit_cifar100", "--loss", "dispersion(form=foo)"], "Expected a known form but got 'foo'"),
+        (
+            ["train", "vit_cifar100", "--loss", "dispersion(form=foo)"],
+            "Expected form as one of l2, cosine, hinge, covariance but got 'foo'",
+        ),
         (["train", "vit_cifar100", "--set", "losses=cosine", "--loss", "cosine"], "losses by --loss or by --set"),
         (["train", "vit_cifar100", "--set", "remedies=sharpen", "--with", "smooth"], "one of the two but got both."),
         (["train", "vit_cifar100", "--set", "data.hold_out=-0.1"], "Expected data.hold_out from 0 to below 1"),

@@ -32,7 +32,14 @@ def of_weights() -> Explanation:
 
 def same(one: object, other: object) -> bool:
     """Equal, NaN to NaN."""
-    return repr(one) == repr(other)
+    first, second = (repr(vars(each) if isinstance(each, Explanation) else each) for each in (one, other))
+    return first == second
+
+
+def test_shown_in_a_few_words(found: Explanation) -> None:
+    assert repr(found) == f"Explanation of 'tiny': {len(found.layers)} layers, {len(found.heads)} heads, " + (
+        f"{len(found.notes)} notes\n{found.sentence}"
+    )
 
 
 def test_round_trip(found: Explanation, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_key_names_the_content_and_not_the_padding() -> None:
 def test_words_must_fit(words: Tensor | None, message: str) -> None:
     with pytest.raises(UnsmoothError, match=message):
         uf.self_similarity(gaussian(2, 3, 4), words)
-    with pytest.raises(UnsmoothError, match="Expected `contexts` of at least 2 but got 1"):
+    with pytest.raises(UnsmoothError, match="contexts as a whole number of at least 2 but got 1"):
         uf.self_similarity(gaussian(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), contexts=1)
 
 

@@ -58,15 +58,24 @@ def test_bad_attention(name: str, arguments: tuple[Tensor, Tensor | None], messa
         (lambda: uf.mean_cosine(X, MASK.tolist()), "Expected a boolean `mask` .* but got list. Try torch.tensor"),
         (lambda: uf.mean_cosine(Tokens(X), MASK), "Expected no mask beside a Tokens"),
         (lambda: uf.linear_cka(X, X[:, :3]), r"Expected `y` over the same \(batch, tokens\) = \(2, 4\) as `x`"),
-        (lambda: uf.rank_one_residual(X, norm="spectral"), "Expected `norm` .* but got 'spectral'"),
-        (lambda: uf.numerical_rank(X, tolerance=1.0), r"Expected `tolerance` in \[0, 1\).* but got 1.0"),
-        (lambda: uf.numerical_rank(X, tolerance=-0.1), r"Expected `tolerance` in \[0, 1\).* but got -0.1"),
+        (
+            lambda: uf.rank_one_residual(X, norm="spectral"),
+            "Expected norm as one of composite, frobenius but got 'spectral'. Try norm='composite'",
+        ),
+        (
+            lambda: uf.numerical_rank(X, tolerance=1.0),
+            "Expected tolerance of at least 0.0 and below 1.0, or None but got 1.0",
+        ),
+        (lambda: uf.numerical_rank(X, tolerance=-0.1), "Expected tolerance of at least 0.0 .* but got -0.1"),
         (lambda: parse_metric("mean_cosin"), "Did you mean 'mean_cosine'"),
-        (lambda: parse_metric("mean_cosine(squared=True)"), "Its options: absolute, with_self"),
-        (lambda: parse_metric("hfc_lfc(a=1)"), "Its options: none"),
+        (
+            lambda: parse_metric("mean_cosine(squared=True)"),
+            "a known option of mean_cosine but got 'squared'. Known: absolute, with_self",
+        ),
+        (lambda: parse_metric("hfc_lfc(a=1)"), "no options of hfc_lfc"),
         (lambda: parse_metric("mean_cosine("), "Expected a metric such as"),
         (lambda: parse_metric("mean_cosine(True)"), "Expected a metric such as"),
-        (lambda: parse_metric("mean_cosine(absolute=x)"), "Expected literal option values"),
+        (lambda: parse_metric("mean_cosine(absolute=x)"), "Expected absolute as True or False but got 'x'"),
     ],
 )
 def test_bad_calls(call: Callable[[], object], message: str) -> None:

@@ -60,8 +60,8 @@ def test_gradients() -> None:
     [
         (lambda: control_spectrum(nn.LayerNorm(3)), "a matrix 'weight'"),
         (lambda: control_spectrum(layer(), "gain"), "but got none"),
-        (lambda: control_spectrum(layer(), decay="linear"), "a known decay"),
-        (lambda: control_spectrum(layer(), scale=0.0), "a scale above 0"),
+        (lambda: control_spectrum(layer(), decay="linear"), "decay as one of"),
+        (lambda: control_spectrum(layer(), scale=0.0), "scale above 0.0"),
         (lambda: control_spectrum(control_spectrum(layer())), "a matrix 'weight' among the module's own parameters"),
     ],
 )

@@ -25,15 +25,14 @@ def test_with_timm() -> None:
         ("timm:vit_tiny_patch16_224.augreg_in21k()", "vit_tiny_patch16_224.augreg_in21k", {}),
         ("timm:deit_tiny_patch16_224(pretrained=False)", "deit_tiny_patch16_224", {"pretrained": False}),
         ("timm:a(img_size=(8, 9), global_pool='')", "a", {"img_size": (8, 9), "global_pool": ""}),
+        ("timm:a(global_pool=avg)", "a", {"global_pool": "avg"}),
     ],
 )
 def test_name(text: str, name: str, options: dict[str, Any]) -> None:
     assert read_name(text) == (name, options)
 
 
-@pytest.mark.parametrize(
-    "text", ["timm:", "timm:a b", "timm:a(", "timm:a(1)", "timm:a(b=c)", "timm:a(**b)", "timm:a(b=1)c"]
-)
+@pytest.mark.parametrize("text", ["timm:", "timm:a b", "timm:a(", "timm:a(1)", "timm:a(**b)", "timm:a(b=1)c"])
 def test_name_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UnsmoothError, match="Expected timm:NAME or"):
         load(text)

@@ -190,9 +190,9 @@ def test_a_row_of_one_token_is_left_alone() -> None:
     ("options", "message"),
     [
         ({"tau": 2.5}, "Expected tau between 0"),
-        ({"place": "atention"}, "Did you mean 'attention'"),
+        ({"place": "atention"}, "Try place='attention'"),
         ({"learn": True}, "Expected learn as one of no, layer, channel"),
-        ({"first": "zero"}, "Expected a known first"),
+        ({"first": "zero"}, "Expected first as one of"),
         ({"prior": -1.0}, "Expected prior between 0"),
         ({"mean": "all"}, "allow_leak=True"),
     ],

@@ -115,7 +115,7 @@ def test_nothing_of_a_pass_is_left_without_gradients() -> None:
     ("name", "options", "message"),
     [
         ("albert", {}, "called at every depth"),
-        ("bert", {"norm": "pre"}, "Expected a known norm"),
+        ("bert", {"norm": "pre"}, "Expected norm as one of"),
         ("bert", {"start": 1.0}, "start as one of average, last"),
     ],
 )

@@ -176,7 +176,7 @@ def test_it_folds_into_what_it_is() -> None:
     [
         ("sharpen", {}, "another remedy computes some of its weights"),
         (None, {"alpha": -1}, "Expected alpha between 0.0 and 10.0"),
-        (None, {"values": "drawn"}, "Did you mean 'draw'"),
+        (None, {"values": "drawn"}, "Try values='draw'"),
         (None, {"queries": 1}, "Expected queries as one of draw, keep"),
     ],
 )

@@ -109,7 +109,7 @@ def test_what_comes_after_sees_the_norms_where_they_stand() -> None:
         ("own_encoder_peri", "post", "written into its code"),
         ("torch_post", "post", "stand there already"),
         ("own_vit", "pre", "stand there already"),
-        ("own_vit", "peri", "Expected a known to but got 'peri'"),
+        ("own_vit", "peri", "Expected to as one of post, pre but got 'peri'"),
     ],
 )
 def test_what_it_refuses(name: str, to: str, message: str) -> None:

@@ -113,7 +113,7 @@ def test_hosts_without_a_place_for_them_are_refused(name: str, message: str) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": -1}, "Expected count as a whole number from 0 to 1024"),
+        ({"count": -1}, "Expected count as a whole number between 0 and 1024"),
         ({"count": 2.0}, "Expected count as a whole number"),
         ({"std": -1.0}, "Expected std between 0.0 and 10.0"),
         ({"layers": [0, 2]}, r"Expected layers that follow each other but got layers=\[0, 2\]"),

@@ -196,7 +196,7 @@ def test_neutral_in_half_precision(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("spoil", "options", "message"),
     [
-        (None, {"variant": "papers"}, "Did you mean 'paper'"),
+        (None, {"variant": "papers"}, "Try variant='paper'"),
         (lambda model: nn.init.zeros_(model.layers[1].linear2.weight), {}, "weight of 'linear2' is zero"),
         (lambda model: unsmooth.apply(model, "sharpen"), {}, "computes some of its weights already"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,6 +135,14 @@ def test_a_mask_of_the_wrong_length_is_refused(value):
         )
 
 
+def test_a_scan_is_shown_in_a_few_words():
+    model = nn.Sequential(nn.Identity())
+    found = unsmooth.scan(model, torch.randn(3, 4, 5), blocks="*", metrics=["hfc_lfc"], progress=False)
+    assert repr(found) == f"Scan 'Sequential': hfc_lfc at residual, layers 0 to 1, 0 notes\n{found.sentence}"
+    broken = replace(found, complete=False, healthy=False, rows=(), sentence="")
+    assert repr(broken) == "Scan 'Sequential': hfc_lfc at residual, layers none, interrupted, with NaN or Inf, 0 notes"
+
+
 def test_interruption_hands_over_what_is_done():
     def batches():
         yield torch.randn(2, 5, 8)
@@ -208,7 +217,7 @@ def test_loaders_with_labels_and_max_batches():
     ("arguments", "message"),
     [
         ({"metrics": ["mean_cosin"]}, "Did you mean 'mean_cosine'"),
-        ({"metrics": ["mean_cosine(absolut=True)"]}, "Its options: absolute, with_self"),
+        ({"metrics": ["mean_cosine(absolut=True)"]}, "Did you mean 'absolute'"),
         ({"metrics": ["attention_entropy"]}, "pattern blocks, whose attention is not known"),
         ({"metrics": []}, "at least one metric"),
         ({"metrics": [3]}, "metrics by name"),

@@ -13,8 +13,8 @@ from unsmooth.arena.budget import Budget, Settled, length
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.evidence.rates import PROBE_SEED
 from unsmooth.remedies.specification import parse_remedies
+from unsmooth.spec import read_settings, split_at_commas
 from unsmooth.training import TASKS, Config, override
-from unsmooth.training.plain import split_at_commas
 
 PLAIN = "plain"
 _LENGTHS = ("steps", "epochs")
@@ -86,6 +86,17 @@ class Plan:
     def on(self, model: str) -> list[Entrant]:
         """The entrants on one model, the plain one first."""
         return [Entrant(model, remedy) for remedy in self.remedies]
+
+    @property
+    def runs_of_each(self) -> tuple[int, int, int]:
+        """Of one entrant: runs that choose its rate, those beyond the grid that may follow, and scored ones.
+
+        >>> from unsmooth.training import recipe
+        >>> plan_arena(recipe("vit_cifar100"), ["deescalate"]).runs_of_each
+        (3, 2, 3)
+        """
+        choosing = len(self.rates) > 1
+        return len(self.rates) if choosing else 0, self.widen if choosing else 0, len(self.seeds)
 
     @property
     def probe_seed(self) -> int:
@@ -198,7 +209,7 @@ def plan_arena(
 
 def _check_grid(plan: Plan, grid: Sequence[str]) -> None:
     """Refuse axes that the arena sets itself, and models that are the same: their names would promise a difference."""
-    for name in [_axis(text)[0] for text in grid]:
+    for name in _read_axes(grid):
         if name in _OWN and (plan.budget is not None or name not in _LENGTHS):
             raise expected("axes of the grid that an arena does not set itself", repr(name), _OWN[name])
     rate, seed = plan.rates[0], plan.seeds[0]
@@ -233,13 +244,10 @@ def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
     >>> {name: config.network.depth for name, config in found.items()}
     {'depth=12 norm=post': 12, 'depth=24 norm=post': 24}
     """
-    read = [_axis(text) for text in axes]
-    names = [name for name, _ in read]
-    if _some_alike(names):
-        raise expected("each axis of the grid once", ", ".join(names), "--grid depth=12,24 --grid norm=pre,post")
+    read = _read_axes(axes)
     found: dict[str, Config] = {}
-    for values in itertools.product(*(values for _, values in read)):
-        changes: dict[str, Any] = dict(zip(names, values, strict=True))
+    for values in itertools.product(*read.values()):
+        changes: dict[str, Any] = dict(zip(read, values, strict=True))
         called = " ".join(f"{name}={value}" for name, value in changes.items()) or base.recipe
         found[called] = override(base, changes)
     if _some_alike(map(slug, found)):
@@ -247,12 +255,13 @@ def models_of(base: Config, axes: Sequence[str]) -> dict[str, Config]:
     return found
 
 
-def _axis(text: str) -> tuple[str, list[str]]:
-    name, equals, values = text.partition("=")
-    found = list(split_at_commas(values))
-    if not equals or not name.strip() or not found or _some_alike(found):
-        raise expected("--grid KEY=VALUE,VALUE", repr(text), "--grid depth=12,24")
-    return name.strip(), found
+def _read_axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    form, hint = "--grid KEY=VALUE,VALUE", "--grid depth=12,24"
+    found = {name: split_at_commas(values) for name, values in read_settings(texts, form, hint).items()}
+    for name, values in found.items():
+        if not values or _some_alike(values):
+            raise expected(form, repr(f"{name}={','.join(values)}"), hint)
+    return found
 
 
 def _checked(remedies: Sequence[str]) -> tuple[str, ...]:

@@ -88,7 +88,8 @@ def run(words: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:
-        return _tell(_one_line(error), EXIT_BAD_INPUT, debug)
+        message = _one_line(error)
+        return _tell(message, EXIT_BAD_INPUT, debug) if message else EXIT_BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
@@ -115,6 +116,8 @@ def _one_line(error: Exception) -> str:
     said = getattr(error, "format_message", None)
     if callable(said):
         text = str(said())
+        if not text:  # no word at all: the help is shown already
+            return ""
         return f"{text if text.endswith(('.', '?')) else text + '.'} Try --help."
     text = " ".join(str(error).split())
     if isinstance(error, UnsmoothError):

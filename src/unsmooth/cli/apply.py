@@ -13,6 +13,7 @@ from unsmooth.cli.groups import grouped
 from unsmooth.cli.options import AS_STORED, Blocks, Debug, Loading
 from unsmooth.errors import expected
 from unsmooth.files import finite
+from unsmooth.registry import check_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +52,7 @@ def apply(
     debug: Debug = False,
 ) -> int:
     """Change MODEL by a remedy and write it to a new folder: as plain weights where the remedy folds into them."""
+    check_names("remedy", [name])
     from unsmooth.remedies import save
     from unsmooth.remedies.saving import check_free
     from unsmooth.remedies.specification import apply_wishes

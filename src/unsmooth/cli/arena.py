@@ -118,6 +118,8 @@ def arena(
     check_possible(plan)
     folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
     folder.check_writable()
+    if not (quiet or as_json):
+        typer.echo(announcement(plan, processes), err=True)
     call, before = secrets.token_hex(8), folder.written()
     try:
         with ended_as_interrupted():
@@ -134,6 +136,28 @@ def arena(
     found.write(folder)
     _tell(found, folder, as_json, quiet)
     return _code(plan, folder, call)
+
+
+def announcement(plan: Plan, processes: int) -> str:
+    """How many runs an arena is, and what a budget in time makes of that: all that is known before the first step."""
+    from unsmooth.report.training.words import duration
+
+    choosing, beyond, scored = plan.runs_of_each
+    entrants = len(plan.entrants)
+    least, most = entrants * (choosing + scored), entrants * (choosing + beyond + scored)
+    count = f"{least} runs" if least == most else f"{least} to {most} runs"
+    tries = f"{choosing} to choose a learning rate" + (f", up to {beyond} more" if beyond else "") + " and "
+    said = f"{count}: {entrants} entrants with {tries if choosing else ''}{scored} scored ones each."
+    if plan.budget is None or plan.budget.seconds is None:
+        said += " The first of them shows how long one takes; --budget 5m would make each about that long."
+    else:
+        seconds = plan.budget.seconds * entrants
+        tried = (choosing, choosing + beyond)
+        ends = dict.fromkeys(duration(seconds * (number * plan.probe + scored)) for number in tried)
+        by = f" among {processes} processes" if processes > 1 else ""
+        said += f" --budget {plan.budget.text} is for one scored run, so about {' to '.join(ends)} for all{by}, "
+        said += "and more for building, evaluation and steps that a remedy makes slower."
+    return f"{said} What is done already is not done again."
 
 
 def _plan(
@@ -153,7 +177,7 @@ def _plan(
 ) -> Plan:
     from unsmooth.arena import Budget, plan_arena
     from unsmooth.cli.train import changes_of, config_of
-    from unsmooth.training.plain import split_at_commas
+    from unsmooth.spec import split_at_commas
 
     return plan_arena(
         config_of(recipe, size, changes_of(settings, data=data)),

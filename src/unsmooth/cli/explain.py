@@ -14,6 +14,7 @@ from unsmooth.cli.options import AS_STORED, Debug, Loading, Out, Quiet, Showing,
 from unsmooth.cli.words import read_words
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import check_writable
+from unsmooth.registry import check_names
 
 if TYPE_CHECKING:
     from unsmooth.explaining import Explanation
@@ -34,7 +35,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON instead of tables.")] = False,
     quiet: Quiet = False,
-    spectral_sequences: Annotated[int, typer.Option(help="Sequences whose attention is decomposed.")] = 2,
+    spectral_sequences: Annotated[int, typer.Option(min=1, help="Sequences whose attention is decomposed.")] = 2,
     jacobian: Annotated[bool, typer.Option(help="Also take norms of every block's Jacobian.")] = True,
     name: Annotated[str | None, typer.Option(help="What to call this explanation.")] = None,
     showing: Showing = FEW,
@@ -46,6 +47,7 @@ def explain(
     DATA may be 'page', the bundled one. Without DATA, demo models are shown their images; all others are judged by
     their weights alone.
     """
+    check_names("remedy", with_)
     from unsmooth.explaining import explain as run_explain
     from unsmooth.scanning import load_scan
     from unsmooth.scanning.assemble import model_name
@@ -57,6 +59,7 @@ def explain(
     if out is not None:
         check_writable(out)
     found: Found = {}
+    how = showing.arguments()
     for word in asked.models:
         loaded = loading.open(word)
         variants.check(loaded, showing.blocks)
@@ -69,7 +72,7 @@ def explain(
                 jacobian=jacobian,
                 progress=not quiet,
                 name=called if which is None else f"{called} with {which}",
-                **showing.arguments(),
+                **how,
             )
     return _finish(found, scans, out, as_json, quiet)
 

@@ -86,7 +86,7 @@ def metric_entries() -> list[dict[str, Any]]:
         {
             "name": metric.name,
             "definition": metric.definition,
-            "options": dict(metric.function.__kwdefaults__ or {}),
+            "options": {name: option.default for name, option in metric.options.items()},
             "reads": metric.reads,
             "cost": metric.cost,
             "default": metric.default,

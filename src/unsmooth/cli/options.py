@@ -61,9 +61,9 @@ class Loading:
 class Showing:
     """How a model is shown data, and where: a group of options."""
 
-    max_batches: Annotated[int | None, typer.Option(help="Stop after so many batches.")] = None
-    batch_size: Annotated[int, typer.Option(help="Sequences per batch.")] = 16
-    max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None
+    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences per batch.")] = 16
+    max_length: Annotated[int | None, typer.Option(min=1, help="Tokens after which a text is cut.")] = None
     device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the first GPU, else the CPU.")] = None
     blocks: Blocks = None
 

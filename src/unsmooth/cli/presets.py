@@ -12,6 +12,7 @@ from unsmooth.cli.options import ALL_OF_IT, AS_STORED, Debug, Loading, Out, Quie
 from unsmooth.cli.words import read_words
 from unsmooth.errors import expected
 from unsmooth.files import check_writable, write_whole
+from unsmooth.spec import split_at_commas
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +39,14 @@ def presets(
         raise expected("one model", f"{len(asked.models)} models", "one at a time")
     if out is not None:
         check_writable(out)
-    [word] = asked.models
+    [word], how = asked.models, showing.arguments()
     model = loading.open(word)
     found = compare_presets(
         model,
         asked.shown_to(word, model, bundled_page()),
-        presets=None if only is None else [name.strip() for name in only.split(",") if name.strip()],
+        presets=None if only is None else split_at_commas(only),
         progress=not quiet,
-        **showing.arguments(),
+        **how,
     )
     if out is not None:
         _write(found, out)

@@ -14,7 +14,11 @@ def own_device(device: str | None) -> str | None:
     """The one that was asked for, else this process's GPU, else None: where the model is."""
     import torch
 
-    if device is None and torch.cuda.is_available():
+    from unsmooth.models.spread import check_device
+
+    if device is not None:
+        check_device(device, "--device cpu")
+    elif torch.cuda.is_available():
         return f"cuda:{int(os.environ.get('LOCAL_RANK', 0))}"
     return device
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ from unsmooth.cli.ranks import process_group
 from unsmooth.cli.scan_output import Findings, check_parquet, finish
 from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
+from unsmooth.registry import check_names
+from unsmooth.spec import split_at_commas
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,16 +68,25 @@ def scan(
     debug: Debug = False,
 ) -> int:
     """Measure how alike the tokens of each MODEL are at every layer, on DATA."""
-    from unsmooth.models import find_anatomy
+    check_names("metric", [*split_at_commas(metrics or ""), *(re.split("[@<>]", text)[0] for text in fail_if or ())])
+    check_names("remedy", with_)
+    check_names("preset", None if preset is None else [preset])
+    from unsmooth.models import find_anatomy, find_stacks
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
     from unsmooth.scanning.condition import Condition
+    from unsmooth.scanning.plan import check_metrics, check_sites, check_tokens, sites_of
+    from unsmooth.scanning.published import find_preset
 
     asked = read_words(words)
     conditions = [Condition.parse(text) for text in fail_if or ()]
-    measured = None if metrics is None else _split(metrics)
-    if preset is None:
+    measured = None if metrics is None else list(split_at_commas(metrics))
+    chosen = None if preset is None else find_preset(preset)
+    if chosen is None:
         measured = _with_those_of(conditions, measured)
+    where = check_sites(split_at_commas(sites))
+    check_tokens(tokens)
+    names = [metric.name for metric in check_metrics(chosen.measured if chosen else measured, maps=True)]
     variants = Variants(with_)
     asked.check_alone(name=name, **{"with": with_})
     if parquet:
@@ -87,6 +99,9 @@ def scan(
         for word in asked.models:
             loaded = loading.open(word)
             variants.check(loaded, showing.blocks)
+            stacks = find_stacks(loaded, showing.blocks) if conditions else []
+            for condition in conditions:
+                condition.check(stacks, chosen.sites if chosen else sites_of(stacks, where), names)
             called, data = name or model_name(loaded), asked.shown_to(word, loaded, bundled_page())
             yield (word if len(asked.models) > 1 else None), loaded, called, data
             for which in variants:
@@ -104,9 +119,9 @@ def scan(
                     model,
                     data,
                     metrics=measured,
-                    sites=tuple(_split(sites)),
+                    sites=where,
                     tokens=tokens,  # type: ignore[arg-type]
-                    preset=preset,
+                    preset=chosen,
                     baseline=baseline,
                     confounds=confounds,
                     fingerprint=fingerprint,
@@ -130,15 +145,3 @@ def _with_those_of(conditions: list[Condition], metrics: list[str] | None) -> li
     known = [metric.name for metric in check_metrics(metrics, maps=True)]
     also = dict.fromkeys(condition.metric for condition in conditions if condition.metric not in known)
     return [*known, *also] if also else metrics
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside brackets: ``mean_cosine(absolute=True, with_self=True),hfc_lfc``."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]

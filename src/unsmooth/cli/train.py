@@ -13,6 +13,8 @@ import typer
 
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
+from unsmooth.registry import check_names
+from unsmooth.spec import read_settings
 
 if TYPE_CHECKING:
     from unsmooth.training import Config, RunFolder
@@ -53,6 +55,7 @@ def train(
     debug: Debug = False,
 ) -> int:
     """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
+    check_names("remedy", [*(remedies or ()), *(text for text in variants or () if text != "plain")])
     from unsmooth import training
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.training.stopping import ended_as_interrupted
@@ -130,12 +133,7 @@ def changes_of(
     changes: dict[str, Any] = {f"network.{name}": value for name, value in network.items() if value is not None}
     changes |= {} if data is None else {"data.path": data}
     changes |= {} if seed is None else {"seed": seed}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise expected("--set KEY=VALUE", repr(text), f"--set {text}=1")
-        changes[key.strip()] = value
-    return changes
+    return changes | read_settings(settings, "--set KEY=VALUE", "--set optimiser.lr=1e-3")
 
 
 def _plain(config: Config) -> Any:

@@ -211,7 +211,7 @@ class Stack:
         return self.mean_exponent - self.rest_exponent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The result of `unsmooth.explain`.
 
@@ -236,6 +236,12 @@ class Explanation:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sentence: str = ""
+
+    def __repr__(self) -> str:
+        head = (
+            f"Explanation of {self.name!r}: {len(self.layers)} layers, {len(self.heads)} heads, {len(self.notes)} notes"
+        )
+        return "\n".join(filter(None, (head, self.sentence)))
 
     def to_frame(self, of: Literal["layers", "heads"] = "layers") -> pandas.DataFrame:
         """A tidy frame with one row per layer, or per head."""

@@ -16,6 +16,7 @@ from unsmooth.explaining.observe import observe
 from unsmooth.explaining.result import Explanation
 from unsmooth.explaining.weights import Weights, read_weights
 from unsmooth.models import Anatomy, find_anatomy, load
+from unsmooth.models.spread import check_device
 from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.calling import (
     as_inputs,
@@ -94,7 +95,7 @@ def explain(
     if data is not None:
         source = open_data(data, preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length))
     effort = Effort(max_batches, spectral_sequences, jacobian, progress)
-    with moved(module, None if device is None else torch.device(device)) as here, quiet_evaluation(module):
+    with moved(module, None if device is None else check_device(device)) as here, quiet_evaluation(module):
         weights = read_weights(anatomy)
         evidence = Evidence()
         if source is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, get_args
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
+import torch
 from torch import Tensor
 
-from unsmooth.errors import UnsmoothError, expected
+from unsmooth.errors import expected
 from unsmooth.functional._profile import LayerPairs, Profile
 from unsmooth.registry import Registry
+from unsmooth.spec import Option, Spec, checked, options_of, read, write_options
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 Reads = Literal["tokens", "pair", "grid", "attention", "words", "sequences"]
 """The first four give one value per sequence: of its tokens; of its tokens in two layers; of its tokens on the grid of
@@ -46,6 +49,11 @@ class Metric:
     profile: Profile | LayerPairs | None = None
 
     @property
+    def options(self) -> Mapping[str, Option]:
+        """Its options, with their defaults and what they may be."""
+        return options_of(self.function)
+
+    @property
     def unit(self) -> str:
         """What one value is of: "sequence" for most."""
         return UNITS.get(self.reads, "sequence")
@@ -71,6 +79,31 @@ def _accept(found: Any) -> tuple[str, Metric]:
 
 
 METRICS = Registry[Metric]("metric", group="unsmooth.metrics", accept=_accept)
+
+
+def with_checked_options(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose options, but for tensors, are checked by what it declares of them before it is called.
+
+    >>> @with_checked_options
+    ... def scaled(x: float, *, by: float = 1.0) -> float:
+    ...     return by * x
+    >>> scaled(2.0, by="3")
+    Traceback (most recent call last):
+    unsmooth.errors.UnsmoothError: Expected by as a number but got '3'. Try by=1.0.
+    """
+    options = {name: option for name, option in options_of(function).items() if not name.endswith(("_BN", "_BND"))}
+    if not options:
+        return function
+
+    @wraps(function)
+    def checking(*inputs: P.args, **given: P.kwargs) -> R:
+        if given and not torch.compiler.is_compiling():
+            for name, value in given.items():
+                if name in options:  # of any other Python tells
+                    given[name] = options[name].check(value)
+        return function(*inputs, **given)
+
+    return checking
 
 
 def metric(
@@ -107,8 +140,8 @@ def metric(
         profile: The row of numbers, or the number for every two layers, that a scan gives beside the one.
     """
 
-    def register(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-        name = function.__name__
+    def register(plain: Callable[P, Tensor]) -> Callable[P, Tensor]:
+        function, name = with_checked_options(plain), plain.__name__
         declared = Metric(
             name=name,
             function=function,
@@ -141,15 +174,12 @@ class BoundMetric:
     @property
     def name(self) -> str:
         """Canonical spelling, used in frames, files and reports."""
-        if not self.options:
-            return self.metric.name
-        inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))
-        return f"{self.metric.name}({inside})"
+        return str(Spec(self.metric.name, self.options))
 
     @property
     def definition(self) -> str:
         """The definition with the options that change it."""
-        inside = ", ".join(f"{key}={value!r}" for key, value in sorted(self.options.items()))
+        inside = write_options(self.options)
         return self.metric.definition + (f"; with {inside}" if inside else "")
 
     def __call__(self, *inputs: Any) -> Tensor:
@@ -163,29 +193,6 @@ def parse_metric(text: str) -> BoundMetric:
     >>> parse_metric("mean_cosine(with_self=True)").options
     {'with_self': True}
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`") from None
-    if isinstance(node, ast.Name):
-        return BoundMetric(METRICS[node.id])
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
-        raise expected("a metric such as mean_cosine(absolute=True)", repr(text), "`unsmooth ls metrics`")
-    found = METRICS[node.func.id]
-    try:
-        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
-    except ValueError:
-        raise expected("literal option values", repr(text), "numbers, True, False or 'text'") from None
-    _check_options(found, options)
-    return BoundMetric(found, options)
-
-
-def _check_options(found: Metric, options: Mapping[str, Any]) -> None:
-    allowed = tuple(found.function.__kwdefaults__ or ())
-    for option in options:
-        if option not in allowed:
-            known = ", ".join(allowed) or "none"
-            raise UnsmoothError(
-                f"Expected an option of {found.name} but got {option!r}. Its options: {known}. "
-                f"Try `unsmooth ls metrics`."
-            )
+    spec = read(text, "a metric such as mean_cosine(absolute=True)", "`unsmooth ls metrics`")
+    found = METRICS[spec.name]
+    return BoundMetric(found, checked(found.name, found.options, spec.options))

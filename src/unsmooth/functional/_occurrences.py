@@ -49,8 +49,6 @@ class Occurrences:
 
         Words are numbered from 0 by their integers. What is NaN or Inf does not count.
         """
-        if contexts < 2:
-            raise expected("`contexts` of at least 2", contexts, "contexts=5")
         vectors_SD = self.vectors_SD.double()
         finite_S = vectors_SD.isfinite().all(dim=-1)
         words_S = self.words_S[finite_S]

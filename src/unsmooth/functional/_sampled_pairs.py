@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected
 from unsmooth.functional._tokens import Tokens
 from unsmooth.keyed import keys, uniform
 
@@ -29,8 +28,6 @@ def sampled_cosines(tokens: Tokens, pairs: int, seed: int) -> tuple[Tensor, Tens
         Cosines (batch, pairs) in the working type, and the number (batch,) of those in front that count. A sequence
         without a pair has one cosine, its token's with itself. Zero tokens have cosine 0.
     """
-    if pairs < 1:
-        raise expected("`pairs` of at least 1", pairs, "pairs=2048")
     if (pairs, seed) not in tokens.sampled:
         tokens.sampled[pairs, seed] = _draw(tokens, pairs, seed)
     return tokens.sampled[pairs, seed]

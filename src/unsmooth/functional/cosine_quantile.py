@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected
-from unsmooth.functional._metric import metric
+from unsmooth.functional._metric import metric, with_checked_options
 from unsmooth.functional._profile import Profile
 from unsmooth.functional._sampled_pairs import sampled_cosines
 from unsmooth.functional._tokens import Tokens
+from unsmooth.spec import Range
 
 HISTOGRAM_BINS = 40
 """Bins of equal width over [−1, 1]."""
 
 
+@with_checked_options
 def cosine_histogram(
     x: Tensor | Tokens,
     mask: Tensor | None = None,
     *,
     absolute: bool = False,
-    pairs: int = 2048,
+    pairs: Annotated[int, Range(1)] = 2048,
     seed: int = 0,
 ) -> Tensor:
     r"""Share of the pairwise cosines of each sequence in 40 bins of equal width over [−1, 1].
@@ -77,9 +80,9 @@ def cosine_quantile(
     x: Tensor | Tokens,
     mask: Tensor | None = None,
     *,
-    q: float = 0.5,
+    q: Annotated[float, Range(0.0, 1.0)] = 0.5,
     absolute: bool = False,
-    pairs: int = 2048,
+    pairs: Annotated[int, Range(1)] = 2048,
     seed: int = 0,
 ) -> Tensor:
     r"""Quantile of the cosines between tokens of each sequence.
@@ -109,8 +112,6 @@ def cosine_quantile(
         >>> cosine_quantile(x, q=0.9)
         tensor([0.7071])
     """
-    if not 0.0 <= q <= 1.0:
-        raise expected("`q` from 0 to 1", q, "q=0.5 for the median")
     tokens = Tokens.of(x, mask)
     cosines_BP, drawn_B = sampled_cosines(tokens, pairs, seed)
     cosines_BP = cosines_BP.abs() if absolute else cosines_BP

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from unsmooth.functional._metric import metric
 from unsmooth.functional._occurrences import Occurrences
 from unsmooth.functional._tokens import Tokens
+from unsmooth.spec import Range
 
 
 @metric(
@@ -26,7 +29,7 @@ def maximum_explainable_variance(
     words: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    contexts: int = 5,
+    contexts: Annotated[int, Range(2)] = 5,
     centred: bool = True,
 ) -> Tensor:
     r"""Share of the variance of each word's vectors that their first principal component explains.

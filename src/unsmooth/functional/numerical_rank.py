@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected
 from unsmooth.functional._metric import metric
 from unsmooth.functional._tokens import Tokens
+from unsmooth.spec import Range
 
 
 @metric(
@@ -21,7 +23,12 @@ from unsmooth.functional._tokens import Tokens
     rises_when_alike=False,
     invariances=("permutation", "rotation", "scale", "reflection"),
 )
-def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance: float | None = None) -> Tensor:
+def numerical_rank(
+    x: Tensor | Tokens,
+    mask: Tensor | None = None,
+    *,
+    tolerance: Annotated[float, Range(0.0, 1.0, below=True)] | None = None,
+) -> Tensor:
     r"""Numerical rank of each sequence.
 
     .. math:: \#\{k : \sigma_k > \varepsilon \lVert X \rVert_F\}
@@ -48,12 +55,7 @@ def numerical_rank(x: Tensor | Tokens, mask: Tensor | None = None, *, tolerance:
     """
     tokens = Tokens.of(x, mask)
     singular = tokens.singular_values_BK
-    if tolerance is None:
-        threshold = _rounding_level(tokens)
-    elif 0.0 <= tolerance < 1.0:
-        threshold = tolerance * singular[:, :1]
-    else:
-        raise expected("`tolerance` in [0, 1), relative to the largest singular value", tolerance, "tolerance=0.01")
+    threshold = _rounding_level(tokens) if tolerance is None else tolerance * singular[:, :1]
     rank = (singular > threshold).sum(dim=-1).to(tokens.dtype)
     # Comparing with NaN counts nothing; hand the NaN on instead of a rank of zero.
     return torch.where(singular[:, 0].isnan(), torch.nan, rank)

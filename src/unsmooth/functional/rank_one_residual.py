@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected
 from unsmooth.functional._metric import metric
 from unsmooth.functional._ratios import diversity_of, ratio, root
 from unsmooth.functional._tokens import Tokens
@@ -65,10 +64,6 @@ def rank_one_residual(
         0.866
     """
     tokens = Tokens.of(x, mask)
-    if norm not in ("composite", "frobenius"):
-        raise expected('`norm` "composite" or "frobenius"', repr(norm), 'norm="composite"')
-    if centre not in ("mean", "argmin"):
-        raise expected('`centre` "mean" or "argmin"', repr(centre), 'centre="mean"')
     if norm == "frobenius":
         return root(diversity_of(tokens.mean_energy_B, tokens.centred_energy_B, squared=True)).to(tokens.dtype)
     columns_BD, rows_BN = tokens.centred_absolute_columns_BD, tokens.centred_absolute_rows_BN

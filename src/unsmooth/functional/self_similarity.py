@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from unsmooth.functional._metric import metric
 from unsmooth.functional._occurrences import Occurrences
 from unsmooth.functional._tokens import Tokens, euclidean_norm, inverse
+from unsmooth.spec import Range
 
 
 @metric(
@@ -23,7 +26,11 @@ from unsmooth.functional._tokens import Tokens, euclidean_norm, inverse
     rises_when_alike=True,
 )
 def self_similarity(
-    x: Tensor | Tokens | Occurrences, words: Tensor | None = None, mask: Tensor | None = None, *, contexts: int = 5
+    x: Tensor | Tokens | Occurrences,
+    words: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    contexts: Annotated[int, Range(2)] = 5,
 ) -> Tensor:
     r"""Mean cosine between the vectors that each word has in different sequences.
 

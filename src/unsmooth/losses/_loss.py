@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, get_args
@@ -11,8 +9,10 @@ from typing import Any, Literal, ParamSpec, get_args
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import expected
+from unsmooth.functional._metric import with_checked_options
 from unsmooth.registry import Registry
+from unsmooth.spec import Option, Spec, checked, options_of, read
 
 P = ParamSpec("P")
 
@@ -44,15 +44,16 @@ class Loss:
     capturable: bool = True
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Its options with their defaults; tensors that it reads are none of them."""
-        found = self.function.__kwdefaults__ or {}
-        return {name: default for name, default in found.items() if not name.endswith(("_BN", "_BND"))}
+    def options(self) -> dict[str, Option]:
+        """Its options, with their defaults and what they may be; tensors that it reads are none of them."""
+        found = options_of(self.function)
+        return {name: option for name, option in found.items() if not name.endswith(("_BN", "_BND"))}
 
     def describe(self) -> dict[str, Any]:
         """All of it by name, for lists."""
         facts = ("name", "summary", "equation", "paper", "reads", "cost", "degenerate", "unknown")
-        return {**{key: getattr(self, key) for key in facts}, "basis": BASES[self.basis], "options": self.options}
+        options = {name: option.default for name, option in self.options.items()}
+        return {**{key: getattr(self, key) for key in facts}, "basis": BASES[self.basis], "options": options}
 
 
 # Functions by the declaration above them: an entry point names the function.
@@ -98,8 +99,8 @@ def loss(
         capturable: Whether a CUDA graph can hold it: it never waits for the device.
     """
 
-    def register(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-        name = function.__name__
+    def register(plain: Callable[P, Tensor]) -> Callable[P, Tensor]:
+        function, name = with_checked_options(plain), plain.__name__
         declared = Loss(name, function, summary, equation, paper, basis, reads, cost, degenerate, unknown, capturable)
         _DECLARED[function] = LOSSES.add(name, declared)
         return function
@@ -123,6 +124,10 @@ class LossTerm:
     weight: float = 1.0
     layer: int = -1
 
+    def __str__(self) -> str:
+        beside = {name: given for name, option in _OF_TERM.items() if (given := getattr(self, name)) != option.default}
+        return str(Spec(self.loss.name, {**self.options, **beside}))
+
     def __call__(self, hidden_BND: Tensor, mask_BN: Tensor | None = None, **beside: Tensor) -> Tensor:
         """The weighted loss of hidden states; `beside` is what else it reads."""
         return self.weight * self.loss.function(hidden_BND, mask_BN, **beside, **self.options)
@@ -130,16 +135,16 @@ class LossTerm:
     def try_out(self) -> None:
         """Take the loss of a small made-up batch, so that options which only it can judge are refused before a run.
 
-        >>> parse_loss("dispersion(form=l3)").try_out()
+        >>> parse_loss("layer_contrast(neighbourhood=4)").try_out()
         Traceback (most recent call last):
-        unsmooth.errors.UnsmoothError: Expected a known form but got 'l3'. Did you mean 'l2'? Known: ...
+        unsmooth.errors.UnsmoothError: Expected neighbourhood as an odd number from 3 on, or 0 but got 4. Try ...
         """
         hidden_BND = torch.arange(4 * 64 * 8.0).sin().view(4, 64, 8)  # 64 tokens are a square image too
         beside = {"layers": {"first_BND": hidden_BND.cos()}, "views": {"other_BND": hidden_BND.cos()}}
         self(hidden_BND, **beside.get(self.loss.reads, {}))
 
 
-_FORM = "a loss such as cosine(weight=0.1)"
+_OF_TERM = {name: Option.of(name, getattr(LossTerm, name), kind) for name, kind in (("weight", float), ("layer", int))}
 
 
 def parse_loss(text: str) -> LossTerm:
@@ -152,49 +157,8 @@ def parse_loss(text: str) -> LossTerm:
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected a known loss but got 'cosin'. Did you mean 'cosine'? Known: ...
     """
-    try:
-        node = ast.parse(str(text).strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise expected(_FORM, repr(text), "`unsmooth ls losses`") from None
-    if isinstance(node, ast.Name):
-        return LossTerm(LOSSES[node.id])
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
-        raise expected(_FORM, repr(text), "`unsmooth ls losses`")
-    found = LOSSES[node.func.id]
-    given: dict[str, Any] = {}
-    for keyword in node.keywords:
-        option = str(keyword.arg)
-        if option in given:
-            raise expected(f"{option} once", repr(text), f"one {option}=")
-        given[option] = _literal(keyword.value, text)
-    defaults = {"weight": 1.0, "layer": -1, **found.options}
-    for option, value in given.items():
-        if option not in defaults:
-            raise unknown_name(f"option of {found.name}", option, defaults)
-        _check_kind(option, value, defaults[option])
-    weight, layer = float(given.pop("weight", 1.0)), given.pop("layer", -1)
-    if not math.isfinite(weight):
-        raise expected("weight as a number", weight, "weight=0.1")
-    return LossTerm(found, given, weight, layer)
-
-
-def _check_kind(option: str, value: Any, default: Any) -> None:
-    """Refuse an option that is not of the kind of its default; None says nothing about kinds."""
-    number, hint = not isinstance(value, bool), f"{option}={default}"
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise expected(f"{option} as True or False", repr(value), hint)
-    if type(default) is int and not (number and isinstance(value, int)):
-        raise expected(f"{option} as a whole number", repr(value), hint)
-    if isinstance(default, float) and not (number and isinstance(value, int | float)):
-        raise expected(f"{option} as a number", repr(value), hint)
-    if isinstance(default, str) and not isinstance(value, str):
-        raise expected(f"{option} as a word", repr(value), hint)
-
-
-def _literal(node: ast.expr, text: str) -> Any:
-    if isinstance(node, ast.Name):
-        return node.id
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise expected("numbers, words, True, False or None as options", repr(text), "`unsmooth ls losses`") from None
+    spec = read(text, "a loss such as cosine(weight=0.1)", "`unsmooth ls losses`")
+    found = LOSSES[spec.name]
+    given = checked(found.name, {**_OF_TERM, **found.options}, spec.options)
+    of_term = {name: given.pop(name) for name in _OF_TERM if name in given}
+    return LossTerm(found, given, **of_term)

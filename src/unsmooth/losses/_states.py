@@ -5,16 +5,19 @@ Shape suffixes: B sequences, N tokens (padded), D dimensions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import expected
 from unsmooth.functional import Tokens
 from unsmooth.functional._tokens import euclidean_norm, first_real, inverse
-from unsmooth.numbers import is_number
+from unsmooth.spec import Range
+
+Pooling: TypeAlias = Literal["first", "last", "mean"]
+Positive: TypeAlias = Annotated[float, Range(0.0, above=True)]
 
 
 def states(hidden: Tensor, mask: Tensor | None = None, *, at_least: int = 2, name: str = "hidden_BND") -> Tokens:
@@ -69,13 +72,11 @@ def mean_of(tokens: Tokens) -> Tensor:
     return tokens.values_BND.sum(dim=1, dtype=torch.float64) / tokens.count_B.double().clamp_min(1.0).unsqueeze(-1)
 
 
-def pooled(tokens: Tokens, pooling: str) -> tuple[Tensor, Tensor]:
+def pooled(tokens: Tokens, pooling: Pooling) -> tuple[Tensor, Tensor]:
     """One vector per sequence (B, D), float64, and which sequences have any real token (B,)."""
     counted_B = tokens.count_B > 0
     if pooling == "mean":
         return mean_of(tokens), counted_B
-    if pooling not in ("first", "last"):
-        raise unknown_name("pooling", pooling, ("first", "last", "mean"))
     values_BND, mask_BN = tokens.values_BND, tokens.mask_BN
     if mask_BN is None:
         return values_BND[:, 0 if pooling == "first" else -1].double(), counted_B
@@ -85,7 +86,7 @@ def pooled(tokens: Tokens, pooling: str) -> tuple[Tensor, Tensor]:
 
 
 def two_views(
-    hidden: Tensor, mask: Tensor | None, other: Tensor, other_mask: Tensor | None, pooling: str
+    hidden: Tensor, mask: Tensor | None, other: Tensor, other_mask: Tensor | None, pooling: Pooling
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Vectors of the same sequences in two passes, both (B, D), and which have tokens in both (B,)."""
     for given in (hidden, other):
@@ -117,10 +118,3 @@ def _mask_of_other(mask: Tensor | None, other: Tensor, other_mask: Tensor | None
 def unit(vectors: Tensor) -> Tensor:
     """Vectors of length 1; zero stays zero, with a zero gradient. One too long to be measured is NaN."""
     return vectors * inverse(euclidean_norm(vectors)).unsqueeze(-1)
-
-
-def positive(name: str, value: float) -> float:
-    """Refuse a temperature or a margin that is not a number above 0."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise expected(f"{name} above 0", repr(value), f"{name}=1.0")
-    return float(value)

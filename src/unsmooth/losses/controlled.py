@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Self
 
@@ -11,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from unsmooth.errors import expected
-from unsmooth.losses.spectrum import decay_of
-from unsmooth.numbers import is_number
+from unsmooth.functional._metric import with_checked_options
+from unsmooth.losses._states import Positive
+from unsmooth.losses.spectrum import Decay, Rate, decay_of
 
 
 class ControlledSpectrum(nn.Module):
@@ -53,14 +53,15 @@ class ControlledSpectrum(nn.Module):
         return left_MK.to(weight_MN.dtype), right_KN.mT.contiguous().to(weight_MN.dtype)
 
 
+@with_checked_options
 def control_spectrum(
     module: nn.Module,
     name: str = "weight",
     *,
-    decay: str = "exponential",
-    rate: float = 0.01,
-    power: float = 1.0,
-    scale: float | None = None,
+    decay: Decay = "exponential",
+    rate: Rate = 0.01,
+    power: Positive = 1.0,
+    scale: Positive | None = None,
 ) -> nn.Module:
     r"""Have a weight keep singular values that decay as prescribed, in place, and learn only its directions.
 
@@ -95,8 +96,8 @@ def control_spectrum(
     target_K = decay_of(min(weight.shape), decay, rate, power).to(weight.device)
     if scale is None:
         scale = float(torch.linalg.matrix_norm(weight.detach().double()) / torch.linalg.vector_norm(target_K))
-    if not is_number(scale) or not 0 < scale < math.inf:
-        raise expected("a weight that is not all zero, or a scale above 0", repr(scale), "scale=1.0")
+    if scale == 0:
+        raise expected("a weight that is not all zero, or a scale", "neither", "scale=1.0")
     parametrize.register_parametrization(module, name, ControlledSpectrum(scale, target_K))
     return module
 

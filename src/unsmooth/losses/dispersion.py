@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import expected
 from unsmooth.functional import Tokens
 from unsmooth.functional._pairs import over_rows
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_of, mean_where, positive, states, unit
+from unsmooth.losses._states import Positive, mean_of, mean_where, states, unit
 
-FORMS = ("l2", "cosine", "hinge", "covariance")
-SETS = ("tokens", "sequences", "means")
 # Where −∞ would stand: a row in which nothing is left would have no gradient.
 _NOTHING = torch.finfo(torch.float64).min / 4
 
@@ -32,10 +31,10 @@ def dispersion(
     hidden_BND: Tensor,
     mask_BN: Tensor | None = None,
     *,
-    form: str = "l2",
-    of: str = "tokens",
-    temperature: float = 1.0,
-    margin: float = 1.0,
+    form: Literal["l2", "cosine", "hinge", "covariance"] = "l2",
+    of: Literal["tokens", "sequences", "means"] = "tokens",
+    temperature: Positive = 1.0,
+    margin: Positive = 1.0,
     with_self: bool = True,
 ) -> Tensor:
     r"""How close the vectors of a set are to each other.
@@ -67,16 +66,13 @@ def dispersion(
         >>> dispersion(x, form="hinge", with_self=False, margin=3.0)  # (3 - 1)²
         tensor(4.)
     """
-    if form not in FORMS:
-        raise unknown_name("form", form, FORMS)
-    scale, edge = positive("temperature", temperature), positive("margin", margin)
     kept = _set_of(hidden_BND, mask_BN, of)
     x_BND, mask_BN, count_B = kept.values_BND.double(), kept.mask_BN, kept.count_B.double()
     if form == "covariance":
         values_B = _covariance(unit(x_BND), mask_BN, count_B)
     else:
         pairs_B = count_B.square() if with_self else count_B * (count_B - 1.0)
-        rows_BN = _rows(x_BND, mask_BN, count_B, form, scale, edge, with_self)
+        rows_BN = _rows(x_BND, mask_BN, count_B, form, temperature, margin, with_self)
         if form == "hinge":
             values_B = rows_BN.sum(dim=-1) / pairs_B.clamp_min(1.0)
         else:
@@ -88,8 +84,6 @@ def _set_of(hidden: Tensor, mask: Tensor | None, of: str) -> Tokens:
     """The vectors that are compared, as tokens: of each sequence, or one for each sequence."""
     if of == "tokens":
         return states(hidden, mask)
-    if of not in SETS:
-        raise unknown_name("set", of, SETS)
     whole = states(hidden, mask, at_least=1)
     if len(whole.input_BND) < 2:
         raise expected("at least two sequences to compare", len(whole.input_BND), 'a larger batch, or of="tokens"')

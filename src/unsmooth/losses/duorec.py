@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from unsmooth.errors import unknown_name
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, two_views, unit
+from unsmooth.losses._states import Pooling, Positive, mean_where, two_views, unit
 
 
 @loss(
@@ -26,9 +27,9 @@ def duorec(
     *,
     other_BND: Tensor,
     other_mask_BN: Tensor | None = None,
-    pooling: str = "last",
-    similarity: str = "dot",
-    temperature: float = 1.0,
+    pooling: Pooling = "last",
+    similarity: Literal["dot", "cosine"] = "dot",
+    temperature: Positive = 1.0,
 ) -> Tensor:
     r"""Contrast between two views of each sequence, with 2(B − 1) negatives, in both directions.
 
@@ -56,11 +57,9 @@ def duorec(
         tensor(0.5514)
     """
     one_BD, two_BD, counted_B = two_views(hidden_BND, mask_BN, other_BND, other_mask_BN, pooling)
-    if similarity not in ("dot", "cosine"):
-        raise unknown_name("similarity", similarity, ("dot", "cosine"))
     views_VD, counted_V = torch.cat([one_BD, two_BD]), torch.cat([counted_B, counted_B])
     views_VD = unit(views_VD) if similarity == "cosine" else views_VD
-    logits_VV = views_VD @ views_VD.mT / positive("temperature", temperature)
+    logits_VV = views_VD @ views_VD.mT / temperature
     own_V = torch.cat([logits_VV.diagonal(len(one_BD)), logits_VV.diagonal(-len(one_BD))])
     itself_VV = torch.eye(len(views_VD), dtype=torch.bool, device=views_VD.device)
     # Not −∞: a row in which nothing is left would have no gradient.

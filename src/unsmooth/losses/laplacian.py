@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unsmooth.functional._pairs import over_rows
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, states, unit
+from unsmooth.losses._states import Positive, mean_where, states, unit
 
 _FARTHER = -2.0  # below any cosine: a row without pairs
 
@@ -27,7 +27,7 @@ _FARTHER = -2.0  # below any cosine: a row without pairs
     degenerate="refused where sequences are one token long; one with fewer than two real tokens does not count",
     unknown="the graph, its weights and their scale in the paper: likeness by cosine, exp(cos/τ), τ = 0.1 here",
 )
-def laplacian(hidden_BND: Tensor, mask_BN: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
+def laplacian(hidden_BND: Tensor, mask_BN: Tensor | None = None, *, temperature: Positive = 0.1) -> Tensor:
     r"""Minus the energy of unit tokens on the graph of their likeness, per edge weight.
 
     .. math:: -\frac{\operatorname{tr} \hat X^T L \hat X}{\sum_{i \ne j} a_{ij}}
@@ -51,7 +51,7 @@ def laplacian(hidden_BND: Tensor, mask_BN: Tensor | None = None, *, temperature:
         >>> laplacian(cones, temperature=0.1).abs() < 1e-6, laplacian(cones, temperature=1e6)  # mean cosine -1/3
         (tensor(True), tensor(-1.3333))
     """
-    tokens, scale = states(hidden_BND, mask_BN), positive("temperature", temperature)
+    tokens = states(hidden_BND, mask_BN)
     unit_BND, mask_BN = unit(tokens.values_BND.double()), tokens.mask_BN
 
     def sums_of(cosines_BRN: Tensor, rows: slice) -> Tensor:
@@ -60,12 +60,12 @@ def laplacian(hidden_BND: Tensor, mask_BN: Tensor | None = None, *, temperature:
             left_out = left_out | ~(mask_BN[:, rows, None] & mask_BN[:, None])
         # Weights are relative to the nearest pair, so that those of a low temperature do not all vanish.
         nearest_BR = cosines_BRN.detach().masked_fill(left_out, _FARTHER).amax(dim=-1)
-        weights_BRN = ((cosines_BRN.detach() - nearest_BR.unsqueeze(-1)) / scale).exp().masked_fill(left_out, 0.0)
+        weights_BRN = ((cosines_BRN.detach() - nearest_BR.unsqueeze(-1)) / temperature).exp().masked_fill(left_out, 0.0)
         energy_BR = (weights_BRN * (1.0 - cosines_BRN)).sum(dim=-1)
         return torch.stack([energy_BR, weights_BRN.sum(dim=-1), nearest_BR], dim=-1)
 
     energy_BN, total_BN, nearest_BN = over_rows(unit_BND, sums_of).unbind(dim=-1)
-    share_BN = ((nearest_BN - nearest_BN.amax(dim=1, keepdim=True)) / scale).exp()
+    share_BN = ((nearest_BN - nearest_BN.amax(dim=1, keepdim=True)) / temperature).exp()
     energy_B, total_B = (share_BN * energy_BN).sum(dim=1), (share_BN * total_BN).sum(dim=1)
     counted_B = tokens.count_B >= 2.0
     values_B = -energy_B / torch.where(counted_B, total_B, 1.0)

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 from unsmooth.errors import expected
 from unsmooth.functional import Tokens
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, same_tokens, states
+from unsmooth.losses._states import Positive, mean_where, same_tokens, states
 
 
 @loss(
@@ -28,7 +28,7 @@ def layer_contrast(
     mask_BN: Tensor | None = None,
     *,
     first_BND: Tensor,
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
     neighbourhood: int = 0,
 ) -> Tensor:
     r"""Contrast of each token with the others, as seen from the first layer.
@@ -57,14 +57,14 @@ def layer_contrast(
     """
     tokens = states(hidden_BND, mask_BN)
     first = same_tokens(first_BND, tokens, "first_BND").values_BND.detach()
-    x_BND, scale = tokens.values_BND, positive("temperature", temperature)
+    x_BND = tokens.values_BND
     count_B1 = tokens.count_B.unsqueeze(-1)
     own_BN = (first * x_BND).sum(dim=-1)
     all_BN = (first * x_BND.sum(dim=1, keepdim=True)).sum(dim=-1)
     others = [(all_BN - own_BN) / (count_B1 - 1.0).clamp_min(1.0)]
     if neighbourhood:
         others.append((first * _around(tokens, neighbourhood)).sum(dim=-1))
-    logits_BNC = torch.stack([own_BN, *others], dim=-1) / scale
+    logits_BNC = torch.stack([own_BN, *others], dim=-1) / temperature
     values_BN = torch.logsumexp(logits_BNC, dim=-1) - logits_BNC[..., 0]
     if tokens.mask_BN is not None:
         values_BN = torch.where(tokens.mask_BN, values_BN, 0.0)
@@ -77,7 +77,7 @@ def _around(tokens: Tokens, side: int) -> Tensor:
     x_BND = tokens.values_BND
     count = x_BND.shape[1]
     grid = math.isqrt(count)
-    if not isinstance(side, int) or side < 3 or side % 2 == 0:
+    if side < 3 or side % 2 == 0:
         raise expected("neighbourhood as an odd number from 3 on, or 0", repr(side), "neighbourhood=7")
     if grid * grid != count or tokens.mask_BN is not None:
         got = "a mask" if tokens.mask_BN is not None else f"{count} tokens"

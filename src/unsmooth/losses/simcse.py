@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, two_views, unit
+from unsmooth.losses._states import Pooling, Positive, mean_where, two_views, unit
 
 
 @loss(
@@ -24,8 +24,8 @@ def simcse(
     *,
     other_BND: Tensor,
     other_mask_BN: Tensor | None = None,
-    pooling: str = "first",
-    temperature: float = 0.05,
+    pooling: Pooling = "first",
+    temperature: Positive = 0.05,
 ) -> Tensor:
     r"""Contrast between two views of each sequence, with the other sequences of the batch as negatives.
 
@@ -52,7 +52,7 @@ def simcse(
         tensor(0.3133)
     """
     one_BD, two_BD, counted_B = two_views(hidden_BND, mask_BN, other_BND, other_mask_BN, pooling)
-    logits_BB = unit(one_BD) @ unit(two_BD).mT / positive("temperature", temperature)
+    logits_BB = unit(one_BD) @ unit(two_BD).mT / temperature
     own_B = logits_BB.diagonal()
     # Not −∞: a row in which nothing is left would have no gradient.
     logits_BB = logits_BB.masked_fill(~counted_B, torch.finfo(logits_BB.dtype).min / 4)

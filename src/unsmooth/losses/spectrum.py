@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected, unknown_name
 from unsmooth.losses._loss import loss
-from unsmooth.losses._states import mean_where, positive, states
-from unsmooth.numbers import is_number
+from unsmooth.losses._states import Positive, mean_where, states
+from unsmooth.spec import Range
 
-DECAYS = ("exponential", "polynomial")
+Decay: TypeAlias = Literal["exponential", "polynomial"]
+Rate: TypeAlias = Annotated[float, Range(0.0)]
 
 
 @loss(
@@ -29,10 +29,10 @@ def spectrum(
     hidden_BND: Tensor,
     mask_BN: Tensor | None = None,
     *,
-    decay: str = "exponential",
-    rate: float = 0.01,
-    power: float = 1.0,
-    scale: float | None = None,
+    decay: Decay = "exponential",
+    rate: Rate = 0.01,
+    power: Positive = 1.0,
+    scale: Positive | None = None,
 ) -> Tensor:
     r"""Squared distance of the singular values to a prescribed decay.
 
@@ -68,23 +68,19 @@ def spectrum(
         largest_B1 = values_BK[:, :1].detach()
         values_BK = values_BK / torch.where(largest_B1 > 0, largest_B1, 1.0)
     else:
-        values_BK = values_BK / positive("scale", scale)
+        values_BK = values_BK / scale
     squares_BK = torch.where(there_BK, (values_BK - target_K).square(), 0.0)
     values_B = squares_BK.sum(dim=-1) / there_BK.sum(dim=-1).clamp_min(1)
     return mean_where(values_B.to(tokens.dtype), tokens.count_B > 0)
 
 
-def decay_of(count: int, decay: str, rate: float, power: float) -> Tensor:
+def decay_of(count: int, decay: Decay, rate: float, power: float) -> Tensor:
     """T (count,), float64, from 1 down.
 
     >>> decay_of(3, "polynomial", 1.0, 1.0)
     tensor([1.0000, 0.5000, 0.3333], dtype=torch.float64)
     """
-    if not is_number(rate) or not 0 <= rate < math.inf:
-        raise expected("rate of at least 0", repr(rate), "rate=0.01")
     places_K = torch.arange(count, dtype=torch.float64)
     if decay == "exponential":
-        return torch.exp(-rate * places_K.pow(positive("power", power)))
-    if decay == "polynomial":
-        return (1.0 + places_K).pow(-rate)
-    raise unknown_name("decay", decay, DECAYS)
+        return torch.exp(-rate * places_K.pow(power))
+    return (1.0 + places_K).pow(-rate)

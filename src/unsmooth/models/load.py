@@ -21,6 +21,7 @@ from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
 from unsmooth.models.remedied import is_remedied
 from unsmooth.models.resolve import Source, Wishes, resolve
+from unsmooth.models.spread import check_device
 from unsmooth.models.timm_models import is_timm, load_timm
 from unsmooth.networks.pixels import load_pixels
 from unsmooth.networks.saving import is_network, load_network
@@ -69,7 +70,7 @@ def load(
     Raises:
         UnsmoothError: In one line, what is wrong with the name or the files, and what to try.
     """
-    wanted_dtype, wanted_device = _parse_dtype(dtype), _parse_device(device)
+    wanted_dtype, wanted_device = _parse_dtype(dtype), check_device(device or "cpu")
     if demo.is_demo(os.fspath(name)):
         return _load_demo(os.fspath(name), wanted_dtype, revision).to(wanted_device).eval()
     wishes = Wishes(revision, offline, trust_remote_code, allow_pickle)
@@ -258,16 +259,6 @@ def _parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
     if name not in _DTYPES:
         raise unknown_name("dtype", name, _DTYPES)
     return _DTYPES[name]
-
-
-def _parse_device(device: str | torch.device | None) -> torch.device:
-    try:
-        wanted = torch.device(device or "cpu")
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        text = str(error).strip().splitlines()[0]
-        raise expected("a device of this machine", f"{str(device)!r} ({text})", "device='cpu'") from None
-    return wanted
 
 
 def _require_transformers() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.models.stored import hooks_of
 from unsmooth.models.walk import modules_of
 
@@ -30,6 +31,24 @@ def is_spread(model: nn.Module) -> bool:
     """
     offloading = any(getattr(hook, "offload", False) for module in model.modules() for hook in hooks_of(module))
     return offloading or len({parameter.device for parameter in model.parameters()}) > 1
+
+
+def check_device(device: torch.device | str, hint: str = "device='cpu'") -> torch.device:
+    """A device that this machine and this torch have.
+
+    >>> check_device("cpu")
+    device(type='cpu')
+    >>> check_device("cuda:99")
+    Traceback (most recent call last):
+    unsmooth.errors.UnsmoothError: Expected a device of this machine but got 'cuda:99' (...). Try device='cpu'.
+    """
+    try:
+        wanted = torch.device(device)
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise expected("a device of this machine", f"{str(device)!r} ({why})", hint) from None
+    return wanted
 
 
 def home_of(model: nn.Module) -> torch.device:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from unsmooth.models.checkpoint import check_weights, safetensors_files
 from unsmooth.models.origin import Origin, set_origin
 from unsmooth.models.randomise import private_randomness
 from unsmooth.models.resolve import Source, Wishes, from_hub
+from unsmooth.spec import Option, read
 
 PREFIX = "timm:"
 _FORM = "timm:NAME or timm:NAME(pretrained=False)"
@@ -38,16 +37,8 @@ def read_name(text: str) -> tuple[str, dict[str, Any]]:
     >>> read_name("timm:vit_tiny_patch16_224(pretrained=False, img_size=96)")
     ('vit_tiny_patch16_224', {'pretrained': False, 'img_size': 96})
     """
-    found = re.fullmatch(rf"{PREFIX}([\w.]+)(\(.*\))?", text.strip())
-    try:
-        call = ast.parse(f"options{found[2] or '()'}" if found else "", mode="eval").body
-        assert found is not None
-        assert isinstance(call, ast.Call)
-        if call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError
-        return found[1], {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
-        raise expected(_FORM, repr(text), "timm:vit_tiny_patch16_224") from None
+    spec = read(text.strip().removeprefix(PREFIX), _FORM, "timm:vit_tiny_patch16_224")
+    return spec.name, dict(spec.options)
 
 
 def load_timm(text: str, wishes: Wishes, dtype: torch.dtype | str) -> nn.Module:
@@ -61,7 +52,7 @@ def load_timm(text: str, wishes: Wishes, dtype: torch.dtype | str) -> nn.Module:
     if not timm.is_model(name):
         raise _unknown(timm, name)
     notes: tuple[str, ...] = ()
-    if options.pop("pretrained", True):
+    if Option.of("pretrained", True, bool).check(options.pop("pretrained", True)):
         source = _weights(timm, name, wishes)
         model = _create(timm, text, name, options, _read(source, wishes.allow_pickle))
         revision, path = source.revision, str(source.path)

@@ -1,6 +1,6 @@
 """Remedies for over-smoothing as one-line changes of a model: apply, undo, fold, save."""
 
-from unsmooth.remedies.base import PLACES, REMEDIES, Edit, choice, remedy, within
+from unsmooth.remedies.base import PLACES, REMEDIES, Edit, remedy, within
 from unsmooth.remedies.calibrating import calibrate
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.listing import Description, Option, describe, names
@@ -21,7 +21,6 @@ __all__ = [
     "applied",
     "apply",
     "calibrate",
-    "choice",
     "describe",
     "fold",
     "names",

@@ -7,18 +7,18 @@ saving) is done for it.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.registry import Registry
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Option, Range, options_of
 
 PLACES: Mapping[str, str] = {
     "on_entering": "the stream before the block, which may be given more tokens",
@@ -226,8 +226,7 @@ class Edit(nn.Module):
 
 def option_defaults(kind: type[Edit]) -> dict[str, Any]:
     """The options of a remedy with their defaults: the keyword-only arguments of its `__init__`."""
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {name: option.default for name, option in options_of(kind.__init__).items()}
 
 
 def _accept(found: Any) -> tuple[str, type[Edit]]:
@@ -249,14 +248,6 @@ def remedy(edit: type[Edit]) -> type[Edit]:
     return REMEDIES.add(edit.name, edit)
 
 
-def choice(name: str, got: object, known: Sequence[str]) -> None:
-    """Refuse an option that is not one of the words it may be."""
-    if not isinstance(got, str):
-        raise expected(f"{name} as one of {', '.join(known)}", repr(got), f"{name}={known[0]!r}")
-    if got not in known:
-        raise unknown_name(name, got, known)
-
-
 def within(name: str, got: object, low: float, high: float, usual: float | None = None) -> float:
     """Refuse an option that is not a number from `low` to `high`; `usual` is what to try, or else the middle.
 
@@ -264,10 +255,10 @@ def within(name: str, got: object, low: float, high: float, usual: float | None 
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected tau between 0.0 and 2.0 but got 3. Try tau=1.0.
     """
-    if isinstance(got, bool) or not isinstance(got, int | float) or not low <= got <= high:
-        hint = (low + high) / 2 if usual is None else usual
-        raise expected(f"{name} between {low} and {high}", repr(got), f"{name}={hint}")
-    return float(got)
+    number: float = Option.of(
+        name, (low + high) / 2 if usual is None else usual, Annotated[float, Range(low, high)]
+    ).check(got)
+    return number
 
 
 def leak(where: str, kind: type[Edit]) -> UnsmoothError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import linear_weights, part, weight_at
 from unsmooth.models.hooks import is_compiled
 from unsmooth.models.wiring import wired_values
@@ -18,6 +17,7 @@ from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.routing import why_not_mixable
 from unsmooth.remedies.site import Site
+from unsmooth.spec import checked, options_of
 
 
 def edits_at(site: Site) -> Mapping[str, Edit]:
@@ -27,17 +27,13 @@ def edits_at(site: Site) -> Mapping[str, Edit]:
 
 
 def checked_options(kind: type[Edit], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a remedy with its defaults; refuses those that it does not have, or that are missing."""
-    known = option_defaults(kind)
-    for option in options:
-        if option not in known:
-            if not known:
-                raise expected(f"no options for {kind.name}", repr(option), f"unsmooth.apply(model, {kind.name!r})")
-            raise unknown_name(f"option of {kind.name}", option, known)
-    missing = [name for name, default in known.items() if default is inspect.Parameter.empty and name not in options]
+    """The options of a remedy with its defaults; refuses what it does not have, or not so, and what is missing."""
+    known = options_of(kind.__init__)
+    given = checked(kind.name, known, options)
+    missing = [name for name, option in known.items() if option.required and name not in given]
     if missing:
         raise expected(f"the options {', '.join(missing)} of {kind.name}", "none", f"{missing[0]}=…")
-    return {**known, **options}
+    return {**option_defaults(kind), **given}
 
 
 def check_plain(model: nn.Module) -> None:

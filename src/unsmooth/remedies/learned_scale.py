@@ -6,17 +6,21 @@ r"""What ReZero and SkipInit share: branches times a learned number, with or wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, choice, within
+from unsmooth.remedies.base import CausalForm, Edit
 from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import Dropped, drop_norms, norms_of, put_back_norms, take_norms_out, who_needs_norms
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
+
+Start: TypeAlias = Annotated[float, Range(-10.0, 10.0)]
+Norm: TypeAlias = Literal["drop", "keep"]
 
 
 class LearnedScale(Edit):
@@ -39,11 +43,9 @@ class LearnedScale(Edit):
         "norm": "'drop' (as the paper does) or 'keep' the norms of the blocks",
     }
 
-    def __init__(self, site: Site, start: float, norm: str, share: bool) -> None:
+    def __init__(self, site: Site, start: float, norm: Norm, share: bool) -> None:
         super().__init__(site)
-        choice("norm", norm, ["drop", "keep"])
         self.drops = norm == "drop"
-        start = within("start", start, -10.0, 10.0)
         # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
         self.alpha = nn.Parameter(torch.full((1 if share else 2,), start, **site.like_weights()))
         self.dropped: list[Dropped] = []

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import expected
 from unsmooth.models.randomise import private_randomness
-from unsmooth.remedies.base import option_defaults
 from unsmooth.remedies.layers import Layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.verbs import apply
+from unsmooth.spec import Spec, checked, options_of, read_settings, read_sum, read_value
 
 M = TypeVar("M", bound=nn.Module)
 
-_FORM = "remedies such as deescalate(tau=0.5) + residual_scaling"
 # What `apply` takes beside a remedy's own options.
-_OF_APPLY = ("layers", "allow_leak", "stack")
+_OF_APPLY = {name: option for name, option in options_of(apply).items() if name in ("layers", "allow_leak", "stack")}
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Wish:
 
     Args:
         name: Its name, known to exist.
-        options: Its options that were given, known to exist; their values are checked when it is applied.
+        options: Its options that were given, of the kind and in the range that it declares.
         layers: Which blocks, as in `unsmooth.apply`.
         allow_leak: As in `unsmooth.apply`.
         stack: As in `unsmooth.apply`.
@@ -42,15 +40,10 @@ class Wish:
     stack: str | None = None
 
     def __str__(self) -> str:
-        inside = dict(self.options)
-        if self.layers is not None:
-            inside["layers"] = write_layers(self.layers)
-        if self.allow_leak:
-            inside["allow_leak"] = True
-        if self.stack is not None:
-            inside["stack"] = self.stack
-        given = ", ".join(f"{key}={value!r}" for key, value in inside.items())
-        return f"{self.name}({given})" if given else self.name
+        of_apply: dict[str, Any] = {} if self.layers is None else {"layers": write_layers(self.layers)}
+        of_apply |= {"allow_leak": True} if self.allow_leak else {}
+        of_apply |= {} if self.stack is None else {"stack": self.stack}
+        return str(Spec(self.name, {**self.options, **of_apply}))
 
 
 def parse_remedies(text: str) -> tuple[Wish, ...]:
@@ -58,32 +51,24 @@ def parse_remedies(text: str) -> tuple[Wish, ...]:
 
     Words need no quotes. ``layers`` is written as on the command line.
 
-    >>> [str(wish) for wish in parse_remedies("deescalate(tau=0.5, place=values, layers='4:8') + residual_scaling")]
-    ["deescalate(tau=0.5, place='values', layers='4:8')", 'residual_scaling']
+    >>> [str(wish) for wish in parse_remedies("deescalate(tau=0.5, place=values, layers=4:8) + residual_scaling")]
+    ["deescalate(layers='4:8', place='values', tau=0.5)", 'residual_scaling']
     >>> parse_remedies("deescalat")
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected a known remedy but got 'deescalat'. Did you mean 'deescalate'? Known: ...
     """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise expected(_FORM, repr(text), "`unsmooth ls remedies`") from None
-    return tuple(_wish(one, text) for one in _summands(node))
+    found = read_sum(text, "remedies such as deescalate(tau=0.5) + residual_scaling", "`unsmooth ls remedies`")
+    return tuple(_checked(spec.name, spec.options) for spec in found)
 
 
-def parse_settings(wish: Wish, settings: list[str]) -> Wish:
+def parse_settings(wish: Wish, settings: Sequence[str]) -> Wish:
     """A wish with ``key=value`` texts added to its options.
 
     >>> str(parse_settings(Wish("deescalate"), ["tau=0.5", "place=values"]))
-    "deescalate(tau=0.5, place='values')"
+    "deescalate(place='values', tau=0.5)"
     """
-    given: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise expected("an option as key=value", repr(setting), "tau=0.5")
-        given[key.strip()] = _value(value.strip())
-    new = _checked(wish.name, given)
+    given = read_settings(settings, "an option as key=value", "tau=0.5")
+    new = _checked(wish.name, {key: read_value(value) for key, value in given.items()})
     return replace(
         wish,
         options={**wish.options, **new.options},
@@ -140,54 +125,10 @@ def apply_wishes(model: M, wishes: tuple[Wish, ...], *, blocks: str | None = Non
     return model
 
 
-def _summands(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return [*_summands(node.left), *_summands(node.right)]
-    return [node]
-
-
-def _wish(node: ast.expr, text: str) -> Wish:
-    if isinstance(node, ast.Name):
-        return Wish(find_remedy(node.id).name)
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
-        raise expected(_FORM, repr(text), "`unsmooth ls remedies`")
-    name = find_remedy(node.func.id).name
-    return _checked(name, {str(keyword.arg): _literal(keyword.value, text) for keyword in node.keywords})
-
-
 def _checked(name: str, given: Mapping[str, Any]) -> Wish:
-    known = option_defaults(find_remedy(name))
-    for option in given:
-        if option not in known and option not in _OF_APPLY:
-            raise unknown_name(f"option of {name}", option, (*known, *_OF_APPLY))
-    layers, allow_leak = given.get("layers"), given.get("allow_leak", False)
-    if not isinstance(allow_leak, bool):
-        raise expected("allow_leak as True or False", repr(allow_leak), "allow_leak=True")
-    return Wish(
-        name=name,
-        options={key: value for key, value in given.items() if key not in _OF_APPLY},
-        layers=parse_layers(layers) if isinstance(layers, str) else layers,
-        allow_leak=allow_leak,
-        stack=given.get("stack"),
-    )
-
-
-def _literal(node: ast.expr, text: str) -> Any:
-    if isinstance(node, ast.Name):  # a word without quotes, which a shell would have taken anyway
-        return node.id
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise _not_literal(text) from None
-
-
-def _value(text: str) -> Any:
-    """A number, True, False, None, a list; anything else is the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _not_literal(text: str) -> UnsmoothError:
-    return expected("numbers, words, True, False or None as options", repr(text), "`unsmooth ls remedies`")
+    kind = find_remedy(name)
+    if isinstance(given.get("layers"), str):
+        given = {**given, "layers": parse_layers(given["layers"])}
+    options = checked(name, {**options_of(kind.__init__), **_OF_APPLY}, given)
+    of_apply = {key: options.pop(key) for key in _OF_APPLY if key in options}
+    return Wish(name, options, **of_apply)

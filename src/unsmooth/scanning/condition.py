@@ -9,9 +9,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from unsmooth.errors import expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.functional import parse_metric
+from unsmooth.models import Anatomy
+from unsmooth.models.host import HOSTS
 from unsmooth.scanning.result import Row
+from unsmooth.spec import read_leading, shown
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -20,7 +23,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _FORM = re.compile(
-    r"^\s*(?P<metric>\w+(?:\((?:[^()]|\([^()]*\))*\))?)\s*"
+    r"^\s*"
     r"(?:@\s*(?:(?P<stack>[A-Za-z_][\w.]*)\s*:\s*)?(?P<layer>first|last|any|\d+)\s*(?::\s*(?P<site>\w+))?)?\s*"
     r"(?P<operator>>=|<=|>|<)\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?:\s+for\s+(?P<steps>\d+)\s+steps?)?\s*$"
@@ -81,16 +84,14 @@ class Condition:
         >>> Condition.parse("mean_cosine@decoder:last:cross > 0.95").stack
         'decoder'
         """
-        found = _FORM.match(text)
+        form, hint = "a condition METRIC@LAYER>NUMBER (LAYER: first, last, any or a number)", '"mean_cosine@last>0.95"'
+        spec, rest = read_leading(text, form, hint)
+        found = _FORM.match(rest)
         if found is None:
-            raise expected(
-                "a condition METRIC@LAYER>NUMBER (LAYER: first, last, any or a number)",
-                repr(text),
-                '"mean_cosine@last>0.95"',
-            )
+            raise expected(form, shown(text), hint)
         if found["steps"] is not None and not lasting:
             raise expected("a condition on one scan, which has no steps", repr(text), "it without the `for … steps`")
-        metric = parse_metric(found["metric"]).name
+        metric = parse_metric(str(spec)).name
         site, steps = found["site"] or "residual", int(found["steps"] or 0)
         limit, stack = float(found["value"]), found["stack"] or ""
         return cls(metric, found["layer"] or "last", site, found["operator"], limit, steps, stack)
@@ -106,6 +107,38 @@ class Condition:
         lasting = f" for {self.steps} steps" if self.steps else ""
         return f"{self.metric}@{stack}{self.layer}{site}{self.comparison}{self.limit:g}{lasting}"
 
+    def check(self, stacks: Sequence[Anatomy], sites: Sequence[str], metrics: Sequence[str]) -> None:
+        """Refuse what a scan of these stacks would not measure, before it runs.
+
+        Args:
+            stacks: Of the model.
+            sites: Where it is to be measured.
+            metrics: What is to be measured, by canonical name.
+        """
+        named = {stack.stack: stack for stack in stacks if stack.stack}
+        about = list(stacks)
+        if self.stack:
+            if not named:
+                raise self._no_stack()
+            if self.stack not in named:
+                raise unknown_name("stack of this model", self.stack, named)
+            about = [named[self.stack]]
+        if self.site not in sites:
+            raise expected(f"a site that is measured ({', '.join(sites)})", repr(self.site), f"--sites {self.site}")
+        if self.metric not in metrics:
+            raise unknown_name("metric of this scan", self.metric, metrics)
+        # Blocks of a known family are called as often as it says; of others nobody knows before they run.
+        depth = max(stack.host.depth(stack.blocks) for stack in about)
+        if self.layer.isdigit() and int(self.layer) > depth and all(stack.host.name in HOSTS for stack in about):
+            raise self._no_layer(0, depth)
+
+    def _no_stack(self) -> UnsmoothError:
+        without = replace(self, stack="")
+        return expected("no stack, as the model has only one", repr(self.stack), f'"{without}"')
+
+    def _no_layer(self, first: int, last: int) -> UnsmoothError:
+        return expected(f"a layer from {first} to {last}", self.layer, f"{self.metric}@last")
+
     def holds(self, scan: Measured, *, nan: bool = True) -> Row | None:
         """The first row that meets the condition, None where none does; NaN meets every condition if `nan`."""
         for row in (row for curve in self._curves(scan) for row in self._rows(curve)):
@@ -118,8 +151,7 @@ class Condition:
         if self.stack:
             named = {part.stack: part for part in scan.parts if part.stack}
             if not named:
-                without = replace(self, stack="")
-                raise expected("no stack, as the model has only one", repr(self.stack), f'"{without}"')
+                raise self._no_stack()
             if self.stack not in named:
                 raise unknown_name("stack of this scan", self.stack, named)
             return [named[self.stack].curve(self.metric, self.site)]
@@ -133,5 +165,5 @@ class Condition:
             return curve[:1] if self.layer == "first" else curve[-1:]
         chosen = tuple(row for row in curve if row.layer == int(self.layer))
         if not chosen:
-            raise expected(f"a layer from {curve[0].layer} to {curve[-1].layer}", self.layer, f"{self.metric}@last")
+            raise self._no_layer(curve[0].layer, curve[-1].layer)
         return chosen

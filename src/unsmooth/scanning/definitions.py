@@ -13,6 +13,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_anatomy, load
+from unsmooth.models.spread import check_device
 from unsmooth.presets import PRESETS, Preset
 from unsmooth.scanning.assemble import model_name
 from unsmooth.scanning.calling import as_inputs, image_size, token_ids, transformers_core
@@ -167,7 +168,7 @@ def compare_presets(
         sites=(),
         tokens="all",
         max_batches=check_at_least_one("max_batches", max_batches),
-        device=None if device is None else torch.device(device),
+        device=None if device is None else check_device(device),
         progress=progress,
         blocks=blocks,
         seed=0,

@@ -9,7 +9,7 @@ import torch
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.functional import METRICS, BoundMetric, parse_metric
-from unsmooth.models import Anatomy
+from unsmooth.models import SITES, Anatomy
 from unsmooth.scanning.calling import TOKEN_CHOICES, TokenChoice
 
 HEADLINE = "mean_cosine"
@@ -67,6 +67,9 @@ def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
     if not names:
         raise expected("at least one site", "none", 'sites=("residual",)')
+    for name in names:
+        if name not in (*SITES, EVERY_SITE):
+            raise unknown_name("site", name, (*SITES, EVERY_SITE))
     return names
 
 

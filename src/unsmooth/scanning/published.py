@@ -14,13 +14,19 @@ from unsmooth.presets import PRESETS, Preset
 from unsmooth.presets.preset import BASES
 from unsmooth.scanning.result import Change, MetricCard, Row, Scan
 from unsmooth.scanning.sentence import one_sentence
+from unsmooth.spec import checked, read
 
 
 def find_preset(preset: str | Preset) -> Preset:
     """A preset by name, or itself."""
     if not isinstance(preset, str | Preset):
         raise expected("a preset by name, or an unsmooth.presets.Preset", repr(preset), 'preset="vita"')
-    return PRESETS[preset] if isinstance(preset, str) else preset
+    if isinstance(preset, Preset):
+        return preset
+    spec = read(preset, "a preset such as vita", "`unsmooth ls presets`")
+    found = PRESETS[spec.name]
+    checked(found.name, {}, spec.options)
+    return found
 
 
 def check_alone(preset: Preset, **untouched: bool) -> None:

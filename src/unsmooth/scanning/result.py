@@ -120,7 +120,7 @@ class Confound:
     outlier_dimensions: tuple[OutlierDimension, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scan:
     """The result of `unsmooth.scan`.
 
@@ -153,11 +153,18 @@ class Scan:
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     sentence: str = ""
-    baseline: Scan | None = field(default=None, repr=False)
+    baseline: Scan | None = None
     complete: bool = True
     healthy: bool = True
     stack: str = ""
-    stacks: tuple[Scan, ...] = field(default=(), repr=False)
+    stacks: tuple[Scan, ...] = ()
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(self.metrics)
+        layers = f"{self.layers[0]} to {self.layers[-1]}" if self.rows else "none"
+        broken = ("" if self.complete else ", interrupted") + ("" if self.healthy else ", with NaN or Inf")
+        head = f"Scan {self.name!r}: {metrics} at {', '.join(self.sites)}, layers {layers}{broken}"
+        return "\n".join(filter(None, (f"{head}, {len(self.notes)} notes", self.sentence)))
 
     @property
     def parts(self) -> tuple[Scan, ...]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, find_stacks, load, origin_of, with_random_weights
+from unsmooth.models.spread import check_device
 from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice, taken, transformers_core
 from unsmooth.scanning.data import Preprocessing, Source, open_data
@@ -98,7 +99,7 @@ def scan(
         sites=check_sites(sites),
         tokens=check_tokens(tokens),
         max_batches=check_at_least_one("max_batches", max_batches),
-        device=None if device is None else torch.device(device),
+        device=None if device is None else check_device(device),
         progress=progress,
         blocks=blocks,
         seed=seed,

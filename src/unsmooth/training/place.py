@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from unsmooth.errors import expected
+from unsmooth.models.spread import check_device
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,7 @@ def take_place(device: str = "auto") -> Iterator[Place]:
 def _device(name: str, local: int) -> torch.device:
     if name == "auto":
         name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    try:
-        wanted = torch.device(name)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        text = str(error).strip().splitlines()[0]
-        raise expected("a device of this machine", f"{name!r} ({text})", "--set device=cpu") from None
-    return wanted
+    return check_device(name, "--set device=cpu")
 
 
 def is_first_process() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.spec import split_at_commas
 
 T = TypeVar("T")
 _WORDS: Mapping[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
@@ -56,7 +57,13 @@ def override(settings: T, changes: Mapping[str, Any]) -> T:
     >>> override(Schedule(), {"warmup": "5", "name": "linear"})
     Schedule(name='linear', warmup=5.0, initial=0.0, final=0.0)
     """
-    changed: T = _changed(settings, {tuple(_path(settings, name).split(".")): value for name, value in changes.items()})
+    by_path: dict[tuple[str, ...], Any] = {}
+    for name, value in changes.items():
+        path = tuple(_path(settings, name).split("."))
+        if path in by_path:
+            raise expected(f"{'.'.join(path)} once", "two values of it", "one of them")
+        by_path[path] = value
+    changed: T = _changed(settings, by_path)
     return changed
 
 
@@ -143,22 +150,6 @@ def _from_text(hint: Any, text: str, name: str) -> Any:
         return _choice(options, word, name)
     kinds = " or ".join(getattr(option, "__name__", str(option)) for option in options)
     raise expected(f"{name} as {kinds}", repr(text), f"--set {name}=VALUE")
-
-
-def split_at_commas(text: str) -> tuple[str, ...]:
-    """What stands between commas; those in brackets are part of it.
-
-    >>> split_at_commas("cosine(weight=0.1, layer=-1), dispersion")
-    ('cosine(weight=0.1, layer=-1)', 'dispersion')
-    """
-    found, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += letter
-    return tuple(part for one in found if (part := one.strip()))
 
 
 def _unwrapped(word: str) -> str:

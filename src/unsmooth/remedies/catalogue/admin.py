@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.calibrating import run_alone, runs_alone
 from unsmooth.remedies.call import Call
@@ -68,9 +68,8 @@ class Admin(Edit):
     # Whoever takes the stream off the sum takes it once, and not ω times.
     weighs_skip: ClassVar[bool] = True
 
-    def __init__(self, site: Site, *, start: str = "random") -> None:
+    def __init__(self, site: Site, *, start: Literal["random", "ones"] = "random") -> None:
         super().__init__(site)
-        choice("start", start, ["random", "ones"])
         self.profiles = start == "random"
         self.omega = nn.Parameter(torch.ones(2, site.dim, **site.like_weights()))
         # In a profiling pass, what all edits of a stack share: the ω of the next branch.

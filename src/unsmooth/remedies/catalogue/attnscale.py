@@ -16,17 +16,18 @@ head is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
+from unsmooth.spec import Range
 
 
 @remedy
@@ -47,10 +48,11 @@ class AttnScale(Recalling):
 
     omega: Tensor
 
-    def __init__(self, site: Site, *, omega: float = 0.0, learn: str = "head") -> None:
+    def __init__(
+        self, site: Site, *, omega: Annotated[float, Range(-1.0, 10.0)] = 0.0, learn: Literal["head", "no"] = "head"
+    ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["head", "no"])
-        start = torch.full((site.wiring.heads.query,), within("omega", omega, -1.0, 10.0), **site.like_weights())
+        start = torch.full((site.wiring.heads.query,), omega, **site.like_weights())
         if learn == "head":
             self.register_parameter("omega", nn.Parameter(start))
         else:

@@ -14,12 +14,12 @@ cross-attention, whose norm would stay. Causal: nothing looks across tokens. Cos
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.block import HOME
 from unsmooth.remedies.branches import crossed
 from unsmooth.remedies.call import Call
@@ -35,6 +35,7 @@ from unsmooth.remedies.norms import (
 )
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -70,20 +71,18 @@ class B2T(Redrawing):
         self,
         site: Site,
         *,
-        weight: float | None = None,
-        norm: str = "keep",
-        scale: float | None = None,
-        variant: str = "paper",
+        weight: Annotated[float, Range(0.0, 10.0)] | None = None,
+        norm: Literal["keep", "drop"] = "keep",
+        scale: Annotated[float, Range(0.0, 10.0)] | None = None,
+        variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(site, draws=variant == "official")
-        choice("norm", norm, ["keep", "drop"])
-        choice("variant", variant, ["paper", "official"])
         if norm == "keep" and scale is not None:
             raise expected('scale=None with norm="keep", which a norm would undo', repr(scale), 'norm="drop"')
         self.drops, self.rescales = norm == "drop", variant == "official"
         usual = min(site.depth**-0.15, site.depth / 12) if self.drops else 1.0
-        self.weight = usual if weight is None else within("weight", weight, 0.0, 10.0)
-        self.scale = site.dim**-0.2 if scale is None else within("scale", scale, 0.0, 10.0)
+        self.weight = usual if weight is None else weight
+        self.scale = site.dim**-0.2 if scale is None else scale
         self.shrink = site.depth**-0.5
         self.dropped: list[Dropped] = []
 

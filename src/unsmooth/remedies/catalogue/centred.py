@@ -18,17 +18,18 @@ subtraction per block; in cached decoding one running sum per value head is kept
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
+from unsmooth.spec import Range
 
 
 @remedy
@@ -58,10 +59,10 @@ class Centred(Recalling):
         "learn": "'no' (as in the paper), 'layer' (one τ per layer) or 'head' (one per head)",
     }
 
-    def __init__(self, site: Site, *, tau: float = 1.0, learn: str = "no") -> None:
+    def __init__(
+        self, site: Site, *, tau: Annotated[float, Range(0.0, 2.0)] = 1.0, learn: Literal["no", "layer", "head"] = "no"
+    ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["no", "layer", "head"])
-        tau = within("tau", tau, 0.0, 2.0)
         self.fixed: float | None = tau if learn == "no" else None
         if learn != "no":
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.

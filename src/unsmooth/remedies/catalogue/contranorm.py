@@ -28,18 +28,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.seen_tokens import at_length_one, average_by_likeness, likeness_sums, seen_tokens
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
-_PLACES: Mapping[str, tuple[str, ...]] = {
+_Place: TypeAlias = Literal[
+    "norms", "attention_norm", "mlp_norm", "attention", "mlp", "after_attention_norm", "after_mlp_norm"
+]
+_PLACES: Mapping[_Place, tuple[str, ...]] = {
     "norms": ("on_attention_norm_input", "on_mlp_norm_input"),
     "attention_norm": ("on_attention_norm_input",),
     "mlp_norm": ("on_mlp_norm_input",),
@@ -81,34 +85,26 @@ class ContraNorm(Edit):
         self,
         site: Site,
         *,
-        scale: float = 0.05,
-        temperature: float = 1.0,
-        variant: str = "paper",
-        place: str | None = None,
+        scale: Annotated[float, Range(0.0, 2.0)] = 0.05,
+        temperature: Annotated[float, Range(1e-3, 1e3)] = 1.0,
+        variant: Literal["paper", "official"] = "paper",
+        place: _Place | None = None,
         identity: bool | None = None,
         dual: bool = False,
         unit: bool = False,
-        learn: str = "no",
+        learn: Literal["no", "channel", "positive"] = "no",
     ) -> None:
         super().__init__(site)
-        choice("variant", variant, ["paper", "official"])
-        choice("learn", learn, ["no", "channel", "positive"])
-        if place is not None:
-            choice("place", place, list(_PLACES))
-        for name, flag in {"identity": identity is not None and identity, "dual": dual, "unit": unit}.items():
-            if not isinstance(flag, bool):
-                raise expected(f"{name} as True or False", repr(flag), f"{name}=True")
-        scale = within("scale", scale, 0.0, 2.0, usual=0.05)
         if learn == "positive" and scale == 0.0:
             raise expected("scale above 0 where learn='positive' keeps it there", "0", "scale=0.05, learn='channel'")
         post_norm = site.wiring.style == "post"
         like_vit, like_bert = variant == "official" and not post_norm, variant == "official" and post_norm
         one_norm = len(site.wiring.input_norms) == 1  # in front of attention's is in front of the MLP's
-        self.place = place if place is not None else "norms" if like_vit or one_norm else "attention_norm"
+        self.place: _Place = place if place is not None else "norms" if like_vit or one_norm else "attention_norm"
         self.identity = identity if identity is not None else like_bert and site.host.name != "albert"
         # The code for ViT has (1+s)X − s·SX where s is fixed, and sX − s·SX where it is learned.
         self.without_one = self.identity and like_vit and learn != "no"
-        self.temperature = within("temperature", temperature, 1e-3, 1e3, usual=1.0)
+        self.temperature = temperature
         self.dual, self.unit, self.positive = dual, unit, learn == "positive"
         self.fixed: float | None = scale if learn == "no" else None
         if learn != "no":

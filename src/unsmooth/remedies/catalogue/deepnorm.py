@@ -18,20 +18,20 @@ multiplication per branch; none once folded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, choice, remedy
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.norms import are_dropped
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site, as_in_out
+from unsmooth.spec import Range
 
 
 @remedy
@@ -70,16 +70,14 @@ class DeepNorm(Redrawing):
         self,
         site: Site,
         *,
-        alpha: float | None = None,
-        beta: float | None = None,
-        variant: str = "paper",
-        init: str = "beta",
+        alpha: Annotated[float, Range(0.0, above=True)] | None = None,
+        beta: Annotated[float, Range(0.0, above=True)] | None = None,
+        variant: Literal["paper", "official"] = "paper",
+        init: Literal["beta", "keep"] = "beta",
     ) -> None:
         super().__init__(site, draws=init == "beta")
-        choice("variant", variant, ["paper", "official"])
-        choice("init", init, ["beta", "keep"])
-        self.alpha = (2.0 * site.depth) ** 0.25 if alpha is None else _positive("alpha", alpha)
-        self.beta = (8.0 * site.depth) ** -0.25 if beta is None else _positive("beta", beta)
+        self.alpha = (2.0 * site.depth) ** 0.25 if alpha is None else alpha
+        self.beta = (8.0 * site.depth) ** -0.25 if beta is None else beta
         self.variant, self.starts_anew = variant, init == "beta"
         self.own_eps: list[float] = []
 
@@ -173,9 +171,3 @@ def _biases(site: Site) -> list[Tensor]:
     found = getattr(value, wiring.value_bias)
     values = [] if found is None else [wiring.layout.values(found.data, wiring.heads)]
     return [*values, *(linear.bias.data for linear in linears if linear.bias is not None)]
-
-
-def _positive(name: str, got: object) -> float:
-    if isinstance(got, bool) or not isinstance(got, int | float) or not 0.0 < got < float("inf"):
-        raise expected(f"{name} above 0", repr(got), f"{name}=None for the paper's")
-    return float(got)

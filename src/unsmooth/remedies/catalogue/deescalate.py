@@ -20,18 +20,20 @@ vector per block is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
+from unsmooth.spec import Range
 
-_PLACES = {
+_Place: TypeAlias = Literal["attention", "residual", "norm", "values"]
+_PLACES: Mapping[_Place, str] = {
     "attention": "on_attention",
     "residual": "on_attention_sum",
     "norm": "on_attention_norm",
@@ -65,23 +67,18 @@ class Deescalate(Edit):
         self,
         site: Site,
         *,
-        tau: float = 1.0,
-        place: str = "attention",
-        learn: str = "no",
-        first: str = "keep",
-        prior: float = 0.0,
-        mean: str = "seen",
+        tau: Annotated[float, Range(0.0, 2.0)] = 1.0,
+        place: _Place = "attention",
+        learn: Literal["no", "layer", "channel"] = "no",
+        first: Literal["keep", "remove"] = "keep",
+        prior: Annotated[float, Range(0.0, 1e6)] = 0.0,
+        mean: Literal["seen", "all"] = "seen",
     ) -> None:
         super().__init__(site)
-        choice("place", place, list(_PLACES))
-        choice("learn", learn, ["no", "layer", "channel"])
-        choice("first", first, ["keep", "remove"])
-        choice("mean", mean, ["seen", "all"])
-        tau = within("tau", tau, 0.0, 2.0)
         self.place, self.keep_first, self.whole = place, first == "keep", mean == "all"
         # In a parallel block there is no stream between attention and MLP: the addition is the block's.
         self.at_block = place == "residual" and site.wiring.style == "parallel"
-        self.prior = within("prior", prior, 0.0, 1e6, usual=1.0)
+        self.prior = prior
         self.fixed: float | None = tau if learn == "no" else None
         if learn != "no":
             heads = site.wiring.heads

@@ -27,20 +27,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
-from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.head_norm import head_norm
 from unsmooth.remedies.mixed_heads import has_kernels, mixed_by_kernels
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.subtracting import share_of_second, weights_of_both
+from unsmooth.spec import Range
 
 
 @remedy
@@ -65,18 +65,14 @@ class Differential(Edit):
         self,
         site: Site,
         *,
-        form: str = "split",
-        lam: float | None = None,
-        learn: str = "layer",
+        form: Literal["split", "kept"] = "split",
+        lam: Annotated[float, Range(0.0, 1.0)] | None = None,
+        learn: Literal["layer", "head", "no"] = "layer",
         norm: bool = True,
     ) -> None:
         super().__init__(site)
-        choice("form", form, ["split", "kept"])
-        choice("learn", learn, ["layer", "head", "no"])
-        if not isinstance(norm, bool):
-            raise expected("norm as True or False", repr(norm), "norm=True")
         self.splits = form == "split"
-        self.start = 0.8 - 0.6 * math.exp(-0.3 * site.index) if lam is None else within("lam", lam, 0.0, 1.0)
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * site.index) if lam is None else lam
         heads, like = site.wiring.heads, site.like_weights()
         self.lam = nn.Parameter(torch.full((heads.query,), self.start, **like)) if learn == "head" else None
         self.vectors = nn.Parameter(0.1 * torch.randn(4, heads.dim // 2).to(**like)) if learn == "layer" else None

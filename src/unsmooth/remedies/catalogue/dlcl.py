@@ -20,12 +20,12 @@ one by one, each is by itself: ``torch._dynamo.config.recompile_limit`` has to a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import AddedNorm, are_dropped
 from unsmooth.remedies.site import Site
@@ -57,10 +57,14 @@ class DLCL(Edit):
         "(post-norm); or 'none'",
     }
 
-    def __init__(self, site: Site, *, start: str = "average", norm: str = "style") -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        start: Literal["average", "last"] = "average",
+        norm: Literal["style", "each", "sum", "none"] = "style",
+    ) -> None:
         super().__init__(site)
-        choice("start", start, ["average", "last"])
-        choice("norm", norm, ["style", "each", "sum", "none"])
         self.start = start
         styled = "sum" if site.wiring.style == "post" else "each"
         self.normed = styled if norm == "style" else norm

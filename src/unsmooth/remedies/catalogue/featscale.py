@@ -15,16 +15,17 @@ kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.blend import blend, blend_whole
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
+from unsmooth.spec import Range
 
 
 @remedy
@@ -49,13 +50,17 @@ class FeatScale(Edit):
     hc: Tensor
 
     def __init__(
-        self, site: Site, *, dc: float = 0.0, hc: float = 0.0, learn: str = "channel", variant: str = "paper"
+        self,
+        site: Site,
+        *,
+        dc: Annotated[float, Range(-1.0, 10.0)] = 0.0,
+        hc: Annotated[float, Range(-1.0, 10.0)] = 0.0,
+        learn: Literal["channel", "no"] = "channel",
+        variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["channel", "no"])
-        choice("variant", variant, ["paper", "official"])
         self.times = 1 if variant == "paper" else 2
-        for name, start in (("dc", within("dc", dc, -1.0, 10.0)), ("hc", within("hc", hc, -1.0, 10.0))):
+        for name, start in {"dc": dc, "hc": hc}.items():
             start_D = torch.full((site.dim,), start, **site.like_weights())
             if learn == "channel":
                 self.register_parameter(name, nn.Parameter(start_D))

@@ -21,17 +21,18 @@ twice. ``output_attentions=True`` of transformers' eager attention gives A, of w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixing import Mix, by_query_head
 from unsmooth.remedies.segments import remembers_segments
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -53,16 +54,19 @@ class Gfsa(Edit):
     }
 
     def __init__(
-        self, site: Site, *, order: int = 4, w0: float = 0.0, start: float = 0.0, variant: str = "paper"
+        self,
+        site: Site,
+        *,
+        order: Annotated[int, Range(2, 100)] = 4,
+        w0: Annotated[float, Range(-1.0, 1.0)] = 0.0,
+        start: Annotated[float, Range(-1.0, 1.0)] = 0.0,
+        variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(site)
-        choice("variant", variant, ["paper", "official"])
-        if isinstance(order, bool) or not isinstance(order, int) or not 2 <= order <= 100:
-            raise expected("order as a whole number from 2 to 100", repr(order), "order=4")
         self.order_K = order
-        self.identity = within("w0", w0, -1.0, 1.0)
+        self.identity = w0
         heads, like = site.wiring.heads.query, site.like_weights()
-        self.w_K = nn.Parameter(torch.full((heads,), within("start", start, -1.0, 1.0), **like))
+        self.w_K = nn.Parameter(torch.full((heads,), start, **like))
         self.w_0 = nn.Parameter(torch.full((heads,), self.identity, **like)) if variant == "paper" else None
         self.w_1 = nn.Parameter(torch.ones(heads, **like)) if variant == "paper" else None
 

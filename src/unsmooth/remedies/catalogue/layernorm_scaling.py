@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import part
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import crossed, scale_linear
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import are_dropped
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -55,9 +56,9 @@ class LayerNormScaling(Edit):
     options: ClassVar[Mapping[str, str]] = {"scale": "s, 0 to 10, the same in every block; None for 1/√ℓ"}
     needs_norms: ClassVar[bool] = True
 
-    def __init__(self, site: Site, *, scale: float | None = None) -> None:
+    def __init__(self, site: Site, *, scale: Annotated[float, Range(0.0, 10.0)] | None = None) -> None:
         super().__init__(site)
-        self.scale = (site.index + 1) ** -0.5 if scale is None else within("scale", scale, 0.0, 10.0)
+        self.scale = (site.index + 1) ** -0.5 if scale is None else scale
         norms = (part(site.block, path) for path in site.wiring.norms)
         self.weighted = all(getattr(norm, "weight", None) is not None for norm in norms)
 

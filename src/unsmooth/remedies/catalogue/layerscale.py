@@ -16,17 +16,18 @@ multiplication per branch; none once folded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh
+from unsmooth.spec import Range
 
 
 def usual_start(depth: int) -> float:
@@ -67,9 +68,9 @@ class LayerScale(Edit):
         "up to 24, 1e-6 beyond",
     }
 
-    def __init__(self, site: Site, *, start: float | None = None) -> None:
+    def __init__(self, site: Site, *, start: Annotated[float, Range(-10.0, 10.0)] | None = None) -> None:
         super().__init__(site)
-        start = usual_start(site.depth) if start is None else within("start", start, -10.0, 10.0, usual=0.1)
+        start = usual_start(site.depth) if start is None else start
         self.gamma = nn.Parameter(torch.full((2, site.dim), start, **site.like_weights()))
 
     @classmethod

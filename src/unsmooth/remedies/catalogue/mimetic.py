@@ -19,17 +19,18 @@ Neutral at ``values="keep", queries="keep"``. Causal: nothing looks across token
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.networks.mimetic import QUERY_KEY, VALUE_OUTPUT, near_identity
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.queries import queries_and_keys
 from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -67,19 +68,16 @@ class Mimetic(Redrawing):
         self,
         site: Site,
         *,
-        alpha: float = VALUE_OUTPUT,
-        beta: float = VALUE_OUTPUT,
-        query_alpha: float = QUERY_KEY,
-        query_beta: float = QUERY_KEY,
-        values: str = "draw",
-        queries: str = "draw",
+        alpha: Annotated[float, Range(0.0, 10.0)] = VALUE_OUTPUT,
+        beta: Annotated[float, Range(-10.0, 10.0)] = VALUE_OUTPUT,
+        query_alpha: Annotated[float, Range(0.0, 10.0)] = QUERY_KEY,
+        query_beta: Annotated[float, Range(-10.0, 10.0)] = QUERY_KEY,
+        values: Literal["draw", "keep"] = "draw",
+        queries: Literal["draw", "keep"] = "draw",
     ) -> None:
         super().__init__(site, draws=True)
-        choice("values", values, ["draw", "keep"])
-        choice("queries", queries, ["draw", "keep"])
-        self.alpha, self.beta = within("alpha", alpha, 0.0, 10.0), within("beta", beta, -10.0, 10.0)
-        self.query_alpha = within("query_alpha", query_alpha, 0.0, 10.0)
-        self.query_beta = within("query_beta", query_beta, -10.0, 10.0)
+        self.alpha, self.beta = alpha, beta
+        self.query_alpha, self.query_beta = query_alpha, query_beta
         self.draws_values, self.draws_queries = values == "draw", queries == "draw"
 
     @classmethod

@@ -20,14 +20,15 @@ Gradients flow into them; under gradient checkpointing only with ``use_reentrant
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 _LENT = "neutreno.values"
 
@@ -48,10 +49,10 @@ class Neutreno(Edit):
         "learn": "'no' (as in the paper), 'layer' (one λ per layer) or 'head' (one per head)",
     }
 
-    def __init__(self, site: Site, *, lam: float = 0.6, learn: str = "no") -> None:
+    def __init__(
+        self, site: Site, *, lam: Annotated[float, Range(0.0, 2.0)] = 0.6, learn: Literal["no", "layer", "head"] = "no"
+    ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["no", "layer", "head"])
-        lam = within("lam", lam, 0.0, 2.0)
         called_again = site.host.depth({site.path: site.block}) > 1
         # In block 0 the term is zero whatever λ is: there is nothing to learn, unless it is called again.
         learned = learn != "no" and (site.index > 0 or called_again)

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import AddedNorm
@@ -55,10 +55,10 @@ class NormPlace(Edit):
         "final": "with to='pre': 'add' a norm to the end of the last block, or 'none'",
     }
 
-    def __init__(self, site: Site, *, to: str = "post", final: str = "add") -> None:
+    def __init__(
+        self, site: Site, *, to: Literal["post", "pre"] = "post", final: Literal["add", "none"] = "add"
+    ) -> None:
         super().__init__(site)
-        choice("to", to, ["post", "pre"])
-        choice("final", final, ["add", "none"])
         self.to_post = to == "post"
         last = site.index == site.depth - 1
         self.final = AddedNorm(site) if last and final == "add" and not self.to_post else None

@@ -18,17 +18,18 @@ stream itself. Causal: nothing looks across tokens. Cost: none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import adds_one, part
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.norms import are_dropped
 from unsmooth.remedies.site import Site
 
-_WHICH = {"attention": (0,), "mlp": (1,), "both": (0, 1)}
+_Which: TypeAlias = Literal["attention", "mlp", "both"]
+_WHICH: Mapping[_Which, tuple[int, ...]] = {"attention": (0,), "mlp": (1,), "both": (0, 1)}
 
 
 @remedy
@@ -59,10 +60,10 @@ class NormSigns(Edit):
     # There would be no weights to turn around again.
     needs_norms: ClassVar[bool] = True
 
-    def __init__(self, site: Site, *, sign: str = "flip", norm: str = "attention") -> None:
+    def __init__(
+        self, site: Site, *, sign: Literal["flip", "negative", "positive", "keep"] = "flip", norm: _Which = "attention"
+    ) -> None:
         super().__init__(site)
-        choice("sign", sign, ["flip", "negative", "positive", "keep"])
-        choice("norm", norm, list(_WHICH))
         self.sign = sign
         # Once each: turned around twice, the one that attention and MLP may share would be as it was.
         self.paths = tuple(dict.fromkeys(site.wiring.norms[index] for index in _WHICH[norm]))

@@ -18,18 +18,20 @@ a mean of squares and two products per block; in cached decoding one vector and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.spreading import EPS, has_kernels, spread_tokens
 from unsmooth.remedies.token_mean import token_mean, token_spread
+from unsmooth.spec import Range
 
-_PLACES = {"attention": "on_attention", "block": "on_block"}
+_Place: TypeAlias = Literal["attention", "block"]
+_PLACES: Mapping[_Place, str] = {"attention": "on_attention", "block": "on_block"}
 
 
 @remedy
@@ -60,12 +62,15 @@ class PairNorm(Edit):
     }
 
     def __init__(
-        self, site: Site, *, scale: float | None = None, scale_by: str = "all", place: str = "attention"
+        self,
+        site: Site,
+        *,
+        scale: Annotated[float, Range(1e-6, 1e6)] | None = None,
+        scale_by: Literal["all", "token", "first"] = "all",
+        place: _Place = "attention",
     ) -> None:
         super().__init__(site)
-        choice("scale_by", scale_by, ["all", "token", "first"])
-        choice("place", place, list(_PLACES))
-        self.scale = site.dim**0.5 if scale is None else within("scale", scale, 1e-6, 1e6, usual=1.0)
+        self.scale = site.dim**0.5 if scale is None else scale
         self.scale_by, self.place = scale_by, place
 
     def places(self) -> tuple[str, ...]:

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import crossed, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.norms import AddedNorm, are_dropped
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -52,9 +53,8 @@ class PeriNorm(Edit):
     options: ClassVar[Mapping[str, str]] = {"start": "what the new norms' weights are before training, -10 to 10"}
     needs_norms: ClassVar[bool] = True
 
-    def __init__(self, site: Site, *, start: float = 1.0) -> None:
+    def __init__(self, site: Site, *, start: Annotated[float, Range(-10.0, 10.0)] = 1.0) -> None:
         super().__init__(site)
-        start = within("start", start, -10.0, 10.0)
         self.attention, self.mlp = AddedNorm(site, start), AddedNorm(site, start)
 
     @classmethod

@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 # Told to a block, these have a place for every token that there is.
 _BY_TOKEN = ("position_bias", "position_embeddings", "relative_pos", "alibi", "rope")
@@ -61,11 +62,11 @@ class Registers(Edit):
 
     tokens: nn.Parameter | None
 
-    def __init__(self, site: Site, *, count: int = 4, std: float = 1e-6) -> None:
+    def __init__(
+        self, site: Site, *, count: Annotated[int, Range(0, 1024)] = 4, std: Annotated[float, Range(0.0, 10.0)] = 1e-6
+    ) -> None:
         super().__init__(site)
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 1024:
-            raise expected("count as a whole number from 0 to 1024", repr(count), "count=4")
-        self.count, self.std = count, within("std", std, 0.0, 10.0, usual=1e-6)
+        self.count, self.std = count, std
         self.drops = False
         # Only the first block has them: see `arrange`.
         self.register_parameter("tokens", None)

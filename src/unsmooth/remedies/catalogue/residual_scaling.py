@@ -14,15 +14,16 @@ across tokens. Cost: one multiplication per branch; none once folded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.remedies.base import CausalForm, Edit, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -48,9 +49,9 @@ class ResidualScaling(Edit):
     cost = "one multiplication per branch; none once folded"
     options: ClassVar[Mapping[str, str]] = {"scale": "s, 0 to 10; None for 1/√L with L the block calls of one pass"}
 
-    def __init__(self, site: Site, *, scale: float | None = None) -> None:
+    def __init__(self, site: Site, *, scale: Annotated[float, Range(0.0, 10.0)] | None = None) -> None:
         super().__init__(site)
-        self.scale = site.depth**-0.5 if scale is None else within("scale", scale, 0.0, 10.0)
+        self.scale = site.depth**-0.5 if scale is None else scale
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:

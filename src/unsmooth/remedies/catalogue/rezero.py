@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from unsmooth.errors import expected
 from unsmooth.remedies.base import remedy
-from unsmooth.remedies.learned_scale import LearnedScale
+from unsmooth.remedies.learned_scale import LearnedScale, Norm, Start
 from unsmooth.remedies.site import Site
 
 
@@ -43,7 +42,5 @@ class ReZero(LearnedScale):
         "share": "True for one α per layer (paper and official code), False for one per branch",
     }
 
-    def __init__(self, site: Site, *, start: float = 0.0, norm: str = "drop", share: bool = True) -> None:
-        if not isinstance(share, bool):
-            raise expected("share as True or False", repr(share), "share=True")
+    def __init__(self, site: Site, *, start: Start = 0.0, norm: Norm = "drop", share: bool = True) -> None:
         super().__init__(site, start, norm, share)

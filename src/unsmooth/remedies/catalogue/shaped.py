@@ -21,17 +21,18 @@ decoding one running sum per value head is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.segments import Recalling
 from unsmooth.remedies.shaping import no_way_past, shape_heads
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.token_mean import token_mean
+from unsmooth.spec import Range
 
 
 @remedy
@@ -73,20 +74,18 @@ class Shaped(Recalling):
         self,
         site: Site,
         *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        gamma: float = 1.0,
-        learn: str = "head",
-        skip: str = "keep",
+        alpha: Annotated[float, Range(-10.0, 10.0)] = 1.0,
+        beta: Annotated[float, Range(-10.0, 10.0)] = 1.0,
+        gamma: Annotated[float, Range(-10.0, 10.0)] = 1.0,
+        learn: Literal["head", "layer", "no"] = "head",
+        skip: Literal["keep", "drop"] = "keep",
     ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["head", "layer", "no"])
-        choice("skip", skip, ["keep", "drop"])
         self.drops_skip = skip == "drop"
         for name, number in {"alpha": alpha, "beta": beta, "gamma": gamma}.items():
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
             shape = (site.wiring.heads.query,) if learn == "head" else (1,)
-            start = torch.full(shape, within(name, number, -10.0, 10.0, usual=1.0), **site.like_weights())
+            start = torch.full(shape, number, **site.like_weights())
             if learn == "no":
                 self.register_buffer(name, start, persistent=False)
             else:

@@ -22,7 +22,7 @@ pass are a little off.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import expected
 from unsmooth.models.stored import gathered
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.block import HOME
 from unsmooth.remedies.derived import is_derived, read_plainly, read_through
 from unsmooth.remedies.leading import ExactBuffers, leading, power_step
@@ -64,9 +64,8 @@ class SigmaReparam(Edit):
         "variant": "where γ starts: 'paper' at 1, 'official' at σ(W), as the authors' code does",
     }
 
-    def __init__(self, site: Site, *, variant: str = "paper") -> None:
+    def __init__(self, site: Site, *, variant: Literal["paper", "official"] = "paper") -> None:
         super().__init__(site)
-        choice("variant", variant, ["paper", "official"])
         self.weights = nn.ModuleDict(
             {place.key: Reparametrised(place, variant == "official") for place in _places(site.block)}
         )

@@ -16,7 +16,7 @@ nothing looks across tokens. Cost: one multiplication per branch, less two norms
 from __future__ import annotations
 
 from unsmooth.remedies.base import remedy
-from unsmooth.remedies.learned_scale import LearnedScale
+from unsmooth.remedies.learned_scale import LearnedScale, Norm, Start
 from unsmooth.remedies.site import Site
 
 
@@ -39,5 +39,5 @@ class SkipInit(LearnedScale):
     summary = "each branch is multiplied by a learned number of its own that starts at zero; norms are dropped"
     paper = "De & Smith 2020, arXiv 2002.10444"
 
-    def __init__(self, site: Site, *, start: float = 0.0, norm: str = "drop") -> None:
+    def __init__(self, site: Site, *, start: Start = 0.0, norm: Norm = "drop") -> None:
         super().__init__(site, start, norm, share=False)

@@ -25,17 +25,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.branches import has_cross
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.singular_values import with_singular_values
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -66,11 +67,15 @@ class SoftDecay(Edit):
         "variant": "'paper' changes what the block hands on, 'official' what its last norm reads (post-norm blocks)",
     }
 
-    def __init__(self, site: Site, *, alpha: float = -0.2, learn: str = "layer", variant: str = "paper") -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        alpha: Annotated[float, Range(-0.99, 0.0)] = -0.2,
+        learn: Literal["layer", "no"] = "layer",
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["layer", "no"])
-        choice("variant", variant, ["paper", "official"])
-        alpha = within("alpha", alpha, -0.99, 0.0, usual=-0.2)
         self.official = variant == "official"
         self.fixed: float | None = alpha if learn == "no" else None
         if learn == "layer":

@@ -27,14 +27,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
-from unsmooth.remedies.base import CausalForm, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.derived import is_derived
 from unsmooth.remedies.mixing import Mix
@@ -43,6 +43,7 @@ from unsmooth.remedies.redrawing import Redrawing
 from unsmooth.remedies.segments import remembers_segments
 from unsmooth.remedies.shaping import no_way_past
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 # Tokens of a map that is kept: a larger one takes megabytes in every block, and no share of the time that counts.
 _MOST_KEPT = 512
@@ -66,14 +67,17 @@ class SignalPreserving(Redrawing):
     }
 
     def __init__(
-        self, site: Site, *, kind: str = "uniform", last: float = 0.8, init: str = "paper", skip: str = "keep"
+        self,
+        site: Site,
+        *,
+        kind: Literal["uniform", "exponential"] = "uniform",
+        last: Annotated[float, Range(0.01, 0.9999)] = 0.8,
+        init: Literal["paper", "keep"] = "paper",
+        skip: Literal["keep", "drop"] = "keep",
     ) -> None:
         super().__init__(site, draws=init == "paper")
-        choice("kind", kind, ["uniform", "exponential"])
-        choice("init", init, ["paper", "keep"])
-        choice("skip", skip, ["keep", "drop"])
         self.kind, self.starts_anew, self.drops_skip = kind, init == "paper", skip == "drop"
-        step = within("last", last, 0.01, 0.9999, usual=0.8) / site.depth
+        step = last / site.depth
         self.before, self.after = step * site.index, step * (site.index + 1)
         self._kept: tuple[tuple[int, torch.device], tuple[Tensor, Tensor]] | None = None
 

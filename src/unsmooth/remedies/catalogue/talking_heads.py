@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
-from unsmooth.errors import expected
 from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixed_heads import has_kernels, mixed_by_kernels, mixed_maps
@@ -51,8 +50,6 @@ class TalkingHeads(Edit):
 
     def __init__(self, site: Site, *, bias: bool = True) -> None:
         super().__init__(site)
-        if not isinstance(bias, bool):
-            raise expected("bias as True or False", repr(bias), "bias=True")
         heads, like = site.wiring.heads.query, site.like_weights()
         self.logits = nn.Parameter(torch.eye(heads, **like))
         self.maps = nn.Parameter(torch.eye(heads, **like))

@@ -22,15 +22,16 @@ under gradient checkpointing only with ``use_reentrant=False``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh
+from unsmooth.spec import Range
 
 _LENT = "value_residual.lent"
 
@@ -67,16 +68,22 @@ class ValueResidual(Edit):
     first: Tensor
     own: Tensor
 
-    def __init__(self, site: Site, *, first: float = 0.5, own: float = 0.5, learn: str = "no") -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        first: Annotated[float, Range(-2.0, 2.0)] = 0.5,
+        own: Annotated[float, Range(-2.0, 2.0)] = 0.5,
+        learn: Literal["no", "layer", "head"] = "no",
+    ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["no", "layer", "head"])
         self.called_again = site.host.depth({site.path: site.block}) > 1
         # Block 0 lends its values and stays as it is: there is nothing to learn, unless it is called again.
         self.learned = learn != "no" and (site.index > 0 or self.called_again)
         # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
         shape = (site.wiring.heads.key_value, 1) if learn == "head" else (1,)
         for name, number in {"first": first, "own": own}.items():
-            start = torch.full(shape, within(name, number, -2.0, 2.0), **site.like_weights())
+            start = torch.full(shape, number, **site.like_weights())
             if self.learned:
                 self.register_parameter(name, nn.Parameter(start))
             else:

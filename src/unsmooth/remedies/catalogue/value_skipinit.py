@@ -16,15 +16,16 @@ Neutral at ``alpha=0.0, beta=1.0, skip="keep"``. Causal: the identity crosses no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.remedies.base import CausalForm, Edit, choice, remedy, within
+from unsmooth.remedies.base import CausalForm, Edit, remedy
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.shaping import no_way_past, shape_heads
 from unsmooth.remedies.site import Site
+from unsmooth.spec import Range
 
 
 @remedy
@@ -60,16 +61,20 @@ class ValueSkipInit(Edit):
     beta: Tensor
 
     def __init__(
-        self, site: Site, *, alpha: float = 1.0, beta: float = 0.0, learn: str = "layer", skip: str = "keep"
+        self,
+        site: Site,
+        *,
+        alpha: Annotated[float, Range(-10.0, 10.0)] = 1.0,
+        beta: Annotated[float, Range(-10.0, 10.0)] = 0.0,
+        learn: Literal["layer", "head", "no"] = "layer",
+        skip: Literal["keep", "drop"] = "keep",
     ) -> None:
         super().__init__(site)
-        choice("learn", learn, ["layer", "head", "no"])
-        choice("skip", skip, ["keep", "drop"])
         self.drops_skip = skip == "drop"
         for name, number in {"alpha": alpha, "beta": beta}.items():
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
             shape = (site.wiring.heads.query,) if learn == "head" else (1,)
-            start = torch.full(shape, within(name, number, -10.0, 10.0, usual=1.0), **site.like_weights())
+            start = torch.full(shape, number, **site.like_weights())
             if learn == "no":
                 self.register_buffer(name, start, persistent=False)
             else:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
-from unsmooth.remedies.base import CausalForm, Edit, choice, within
+from unsmooth.remedies.base import CausalForm, Edit
 from unsmooth.remedies.derived import derive_weight, is_derived, put_weight
 from unsmooth.remedies.site import Site, is_conv1d
 from unsmooth.remedies.spectral.form import Form
 from unsmooth.remedies.spectral.general import General
 from unsmooth.remedies.spectral.gram import Gram
-from unsmooth.remedies.spectral.interval import MAPS, Interval
+from unsmooth.remedies.spectral.interval import Interval, Map
 from unsmooth.remedies.spectral.orthogonal import Orthogonal
 from unsmooth.remedies.spectral.projecting import HeadMaps, distances
 from unsmooth.remedies.spectral.replaced import Replaced, refuse_shards
 from unsmooth.remedies.spectral.slots import ValueSlots
+from unsmooth.spec import Range
 
-BASES = ("gram", "orthogonal", "general")
+Basis: TypeAlias = Literal["gram", "orthogonal", "general"]
 
 
 class SpectralEdit(Edit):
@@ -56,23 +57,20 @@ class SpectralEdit(Edit):
         self,
         site: Site,
         *,
-        basis: str = "gram",
-        eigenvalues: str = "clip",
-        start: str = "project",
-        limit: float = 1.0,
-        size: float = 0.5,
+        basis: Basis = "gram",
+        eigenvalues: Map = "clip",
+        start: Literal["project", "fresh"] = "project",
+        limit: Annotated[float, Range(0.001, 1.0)] = 1.0,
+        size: Annotated[float, Range(0.0, 1.0)] = 0.5,
     ) -> None:
         super().__init__(site)
-        choice("basis", basis, BASES)
-        choice("eigenvalues", eigenvalues, MAPS)
-        choice("start", start, ("project", "fresh"))
         if basis == "gram" and eigenvalues != "clip":
             got = f"eigenvalues={eigenvalues!r} with basis='gram', which has no ψ"
             raise expected("eigenvalues='clip' with basis='gram'", got, "basis='orthogonal'")
         if eigenvalues == "square" and limit != 1.0:
             raise expected("limit=1.0 with eigenvalues='square', which has no bound", repr(limit), "eigenvalues='clip'")
-        interval = Interval(self.sign, within("limit", limit, 0.001, 1.0))
-        self.start, self.size = start, within("size", size, 0.0, 1.0)
+        interval = Interval(self.sign, limit)
+        self.start, self.size = start, size
         slots = ValueSlots(site)
         self.form: Form
         if basis == "gram":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-MAPS = ("clip", "sigmoid", "square")
+Map: TypeAlias = Literal["clip", "sigmoid", "square"]
 # As near as a sigmoid comes to the ends of its interval at the start: nearer, it would hardly move any more.
 _EDGE = 0.01
 
