@@ -28,7 +28,7 @@ def test_layers_scores_and_sentence_are_printed(printed) -> None:
     text = printed(full_explanation())
     cells = next([part.strip() for part in line.split("│")] for line in text.splitlines() if "│     1 │" in line)
     #                     log(4 / 1.25), σ, mean, rest, measured, predicted by the jacobian, four gains
-    numbers = ["1.163", "0.900", "4.000", "1.250", "0.100", "0.050", "1.500", "1.150", "0.200", "0.100"]
+    numbers = ["1.163", "0.900", "4.000", "1.250", "0.100", "0.0500", "1.500", "1.150", "0.200", "0.100"]
     assert cells[1:-1] == ["1", "smoothing", *numbers]
     assert "predicted:" in text
     assert "jacobian" in text

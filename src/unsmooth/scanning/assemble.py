@@ -15,7 +15,14 @@ from unsmooth.scanning.chance import chance_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
 from unsmooth.scanning.gathering import MAPS, MAPS_MEANING, MapSums
-from unsmooth.scanning.manifest import describe_data, describe_definitions, describe_model, describe_versions, now
+from unsmooth.scanning.manifest import (
+    cut_note,
+    describe_data,
+    describe_definitions,
+    describe_model,
+    describe_versions,
+    now,
+)
 from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.ranks import world
 from unsmooth.scanning.result import Change, Confound, MetricCard, Row, Scan
@@ -49,7 +56,7 @@ def assemble(
     counts = [state.length_counts() for *_, state in ran]
     sequences = max(sum(lengths.values()) for lengths in counts)
     tokens = sum(length * count for lengths in counts for length, count in lengths.items())
-    manifest = {
+    manifest: dict[str, Any] = {
         "created": now(),
         "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, plan.fingerprint),
         "data": describe_data(source, digests, sequences, tokens),
@@ -63,7 +70,7 @@ def assemble(
             part,
             name=f"{name} · {part.stack}" if part.stack and len(watched) > 1 else name,
             manifest=manifest,
-            notes=(*part.notes, *unread),
+            notes=(*part.notes, *cut_note(manifest["data"]), *unread),
         )
         for part in parts
     ]

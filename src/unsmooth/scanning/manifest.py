@@ -19,7 +19,8 @@ from unsmooth.models.fingerprint import add_tensor
 from unsmooth.models.remedied import describe_remedies
 from unsmooth.scanning.calling import TOKEN_CHOICES
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
-from unsmooth.scanning.data import RawBatch, Source
+from unsmooth.scanning.data import Cut, RawBatch, Source
+from unsmooth.scanning.sentence import DIRECTION
 
 PACKAGES = (
     "unsmooth",
@@ -73,6 +74,21 @@ def describe_model(
     }
 
 
+def cut_note(data: Mapping[str, Any]) -> list[str]:
+    """That texts were cut, from what a manifest says of the data; nothing where none was.
+
+    >>> cut_note({"max_length": 512, "cut": {"texts": 1, "tokens": 88, "of_tokens": 600}})
+    ['Texts of more than 512 tokens were cut (1 of them): 88 of 600 tokens went.']
+    """
+    cut = data.get("cut")
+    if not cut or not cut["tokens"]:
+        return []
+    return [
+        f"Texts of more than {data['max_length']} tokens were cut ({cut['texts']} of them): {cut['tokens']} of "
+        f"{cut['of_tokens']} tokens went."
+    ]
+
+
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
@@ -80,10 +96,12 @@ def _device_name(device: torch.device) -> str:
 
 
 def describe_data(source: Source, digests: Sequence[bytes], sequences: int, tokens: int) -> dict[str, Any]:
-    """What was read."""
+    """What was read, and of texts what was cut off at `max_length`."""
+    cuts = [cut for number, cut in sorted(source.cuts.items()) if number < len(digests)]
     return {
         "kind": source.kind,
         **source.details,
+        **({"cut": Cut(*map(sum, zip(*cuts, strict=True)))._asdict()} if cuts else {}),
         "batches": len(digests),
         "sequences": sequences,
         "tokens": tokens,
@@ -98,6 +116,7 @@ def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str
         "sites": dict(sites),
         "tokens": f"{tokens}: {TOKEN_CHOICES[tokens]}",
         "aggregation": AGGREGATION,
+        "direction": DIRECTION,
         "massive_token": f"norm more than {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
         "outlier_dimension": f"mean absolute value more than {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
         "precision": "statistics in float32 or better, sums over sequences in float64",

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.series import number, printable, spoken
+from unsmooth.numbers import spoken
+from unsmooth.report.series import number, printable
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation, LayerFinding, Stack
