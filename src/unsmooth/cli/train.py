@@ -55,7 +55,7 @@ def train(
     """Train a recipe and write everything about it to a folder: log, measurements, weights, report."""
     from unsmooth import training
     from unsmooth.cli.train_progress import shown_progress
-    from unsmooth.training.stopping import ended_as_interrupted
+    from unsmooth.stopping import ended_as_interrupted
 
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")

@@ -41,6 +41,7 @@ def assemble(
     digests: Sequence[bytes],
     plan: Plan,
     tokenizer: Any | None,
+    weights: str | None,
 ) -> Scan:
     """Read the numbers of every stack off its sums and put their definitions beside them."""
     ran = [(anatomy, collector, collector.state) for anatomy, collector in watched if collector.state is not None]
@@ -58,7 +59,7 @@ def assemble(
     tokens = sum(length * count for lengths in counts for length, count in lengths.items())
     manifest: dict[str, Any] = {
         "created": now(),
-        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, plan.fingerprint),
+        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, weights),
         "data": describe_data(source, digests, sequences, tokens),
         "definitions": describe_definitions(plan.metrics, sites, plan.tokens),
         "versions": describe_versions(),

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.functional import BoundMetric
-from unsmooth.models import Anatomy, origin_of, weight_hash
-from unsmooth.models.fingerprint import add_tensor
+from unsmooth.models import Anatomy, origin_of
+from unsmooth.models.fingerprint import HASHED, add_tensor
 from unsmooth.models.remedied import describe_remedies
 from unsmooth.scanning.calling import TOKEN_CHOICES
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
@@ -52,9 +52,9 @@ def combine_hashes(digests: Sequence[bytes]) -> str:
 
 
 def describe_model(
-    stacks: Sequence[Anatomy], model: nn.Module, device: torch.device, fingerprint: bool = True
+    stacks: Sequence[Anatomy], model: nn.Module, device: torch.device, weights: str | None
 ) -> dict[str, Any]:
-    """Who the model is, by name and, with a fingerprint, by content."""
+    """Who the model is, by name and, where `weights` were hashed, by content."""
     blocks = {path: block for stack in stacks for path, block in stack.blocks.items()}
     named = {stack.stack: len(stack.blocks) for stack in stacks if stack.stack}
     origin = origin_of(model)
@@ -69,7 +69,8 @@ def describe_model(
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
         "remedies": describe_remedies(blocks),
-        "weights_sha256": weight_hash(model) if fingerprint else None,
+        "weights_sha256": weights,
+        "weights_sha256_of": HASHED,
         "device": _device_name(device),
     }
 
