@@ -74,8 +74,9 @@ def one_sentence(scan: Scan) -> str:
     curve, site = _curve(scan, metric)
     broken = "" if scan.healthy else "Activations were NaN or Inf, so no direction is told: "
     if len(curve) < 2:
-        few = f"few layers with finite numbers to say whether tokens of {scan.name} grow more or less alike"
-        return f"{broken}{'too' if broken else 'Too'} {few}{_cut(scan.manifest)}."
+        few = "too few layers with finite numbers to say whether tokens"
+        text = f"{broken or 'There are '}{few} of {scan.name} grow more or less alike"
+        return f"{text}{_cut(scan.manifest)}."
     first, last, card = curve[0], curve[-1], scan.metrics[metric]
     change = scan.changes.get(metric) if site == "residual" else None
     change = change or Change(math.nan, math.nan, math.nan, 0)
