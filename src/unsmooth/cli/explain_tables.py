@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -14,6 +13,8 @@ from rich.table import Table
 
 from unsmooth.cli.tables import print_ending, print_where
 from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
+from unsmooth.explaining.score import best_rule
+from unsmooth.explaining.words import verdicts_judged
 from unsmooth.numbers import Precision, spoken
 
 _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
@@ -28,6 +29,8 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
         "log of their ratio; σ: what the norm divides the stream by.",
         style="dim",
     )
+    if judged := verdicts_judged(explanation.scores):
+        console.print(judged)
     if explanation.scores:
         console.print(_scores(explanation.scores))
         console.print("What each rule computes is in the report and in explanation.json.", style="dim")
@@ -84,11 +87,15 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
 
 def _layers(explanation: Explanation) -> Table:
     """A row per layer; columns that no layer fills are left out."""
-    rule = best_rule(explanation.scores)
+    best = best_rule(explanation.scores)
     table = Table(title=f"{escape(explanation.name)} — why, by layer", title_justify="left")
     table.add_column("layer", justify="right")
     table.add_column("verdict")
-    shown = [(name, read) for name, read in _columns(rule) if any(map(_filled(read), explanation.layers))]
+    shown = [
+        (name, read)
+        for name, read in _columns(None if best is None else best.rule)
+        if any(map(_filled(read), explanation.layers))
+    ]
     for name, _ in shown:
         table.add_column(escape(name), justify="right", overflow="fold")
     says = [Precision.of(map(read, explanation.layers)) for _, read in shown]
@@ -137,16 +144,3 @@ def _scores(scores: Sequence[RuleScore]) -> Table:
         numbers = (score.accuracy, score.balanced_accuracy, score.majority, score.rank_correlation)
         table.add_row(escape(score.rule), str(score.layers), *map(Precision(), numbers))
     return table
-
-
-def best_rule(scores: Sequence[RuleScore]) -> str | None:
-    """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores."""
-    if not scores:
-        return None
-    return max(scores, key=_rank).rule
-
-
-def _rank(one: RuleScore) -> tuple[float, ...]:
-    """Ties are broken by the rank correlation."""
-    numbers = (one.balanced_accuracy, one.accuracy, one.rank_correlation)
-    return tuple(-math.inf if value is None or not math.isfinite(value) else value for value in numbers)

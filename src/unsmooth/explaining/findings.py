@@ -59,7 +59,7 @@ def assemble(
         stack=evidence.stack,
         manifest=manifest,
         notes=tuple(notes),
-        sentence=sentence(called, layers, scores, evidence.stack),
+        sentence=sentence(called, layers, scores, evidence.stack, broken is not None),
     )
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from unsmooth.explaining.result import LayerFinding, RuleScore, Stack
+from unsmooth.explaining.score import best_rule, verdict_score
 from unsmooth.spectra import Dominance
 
 
@@ -78,26 +79,54 @@ def _spoken(value: complex) -> str:
     return f"{value.real:.3g}{value.imag:+.3g}i (modulus {modulus:.3g}, {math.degrees(phase):.0f}°)".replace("-", "−")
 
 
-def sentence(name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleScore], stack: Stack | None) -> str:
-    """The finding in one sentence."""
+def sentence(
+    name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleScore], stack: Stack | None, broken: bool = False
+) -> str:
+    """The finding in one sentence: what was measured, what foretells it on this model, and only then the verdicts.
+
+    Args:
+        name: The model's name.
+        layers: Their findings.
+        scores: How well each rule foretells the measured directions.
+        stack: Growth over all layers.
+        broken: Whether activations were NaN or Inf; then nothing that was measured is told.
+    """
     counts = {verdict: sum(one.verdict == verdict for one in layers) for verdict in _ORDER}
     said = _listed([f"{count} {verdict}" for verdict, count in counts.items() if count])
-    text = f"{name}: of {len(layers)} layers taken alone, {said}"
-    measured = [one.measured for one in layers if one.measured is not None]
-    if not measured:
-        return f"{text} (weights only)."
-    rises = sum(value > 0 for value in measured)
-    text += f"; measured, t_sim rises over {rises} and falls over {len(measured) - rises}"
-    right = {one.rule: one.accuracy for one in scores}
-    if "eigenvalue" in right and "jacobian" in right:
-        text += (
-            f"; the plain eigenvalue rule gets {right['eigenvalue']:.0%} of directions right, the blocks' Jacobians "
-            f"{right['jacobian']:.0%}, always guessing the commoner one {scores[0].majority:.0%}"
-        )
+    measured = [one.measured for one in layers if one.measured is not None and math.isfinite(one.measured)]
+    if broken or not measured:
+        why = "activations were NaN or Inf, so nothing measured is told; " if broken else ""
+        return f"{name}: {why}of {len(layers)} layers taken alone, {said}{'' if broken else ' (weights only)'}."
+    rises, falls = sum(value > 0 for value in measured), sum(value < 0 for value in measured)
+    text = f"{name}: measured, t_sim rises over {rises} and falls over {falls} of {len(layers)} layers"
+    first = best_rule(scores)
+    if first is not None:
+        guessing = f"always guessing the commoner one {first.majority:.0%}"
+        if first.loses_to_guessing:
+            text += f"; no rule foretells the direction as well as {guessing}"
+        else:
+            text += f"; the rule {first.rule} foretells {first.accuracy:.0%} of the directions, {guessing}"
+    text += f"; taken alone, of {len(layers)} layers {said}"
+    if (found := verdict_score(scores)) is not None:
+        text += f", which gets {'only ' if found.loses_to_guessing else ''}{found.accuracy:.0%} of the directions right"
     if stack is not None:
         way = "outgrows" if stack.margin > 0 else "is outgrown by"
         text += f"; over the whole stack a change of the token mean {way} differences between tokens"
     return text + "."
+
+
+def verdicts_judged(scores: Sequence[RuleScore]) -> str:
+    """How well verdicts tell what the layers of this model did; empty where that was not measured."""
+    found = verdict_score(scores)
+    if found is None:
+        return ""
+    text = (
+        f"Read as forecasts of what each layer did, these verdicts are right in {found.accuracy:.0%} of "
+        f"{found.layers} layers; always guessing the commoner direction is in {found.majority:.0%}."
+    )
+    if found.loses_to_guessing:
+        text += " They say what a layer repeated for ever would do, not what it did here."
+    return text
 
 
 _ORDER = ("smoothing", "sharpening", "preserving", "undecided")
