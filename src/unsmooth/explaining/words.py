@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from unsmooth.explaining.result import LayerFinding, RuleScore, Stack
 from unsmooth.explaining.score import best_rule, verdict_score
+from unsmooth.numbers import Precision, spoken
 from unsmooth.spectra import Dominance
 
 
@@ -16,14 +17,14 @@ def reason(found: Dominance, known_rest: bool, ignored: Sequence[str], scale: fl
     rest = "the fastest other mode" if known_rest else "the rest, were attention to average all tokens,"
     verb = {"smoothing": "outgrows", "sharpening": "is outgrown by"}.get(found.verdict, "grows as fast as")
     text = (
-        f"The fastest mode of equal tokens grows by {found.mean_modulus:.3g} a layer and {verb} {rest} "
-        f"at {found.rest_modulus:.3g}"
+        f"The fastest mode of equal tokens grows by {spoken(found.mean_modulus, 3)} a layer and {verb} {rest} "
+        f"at {spoken(found.rest_modulus, 3)}"
     )
     if found.verdict == "preserving":
         text = "Neither equal tokens nor differences between tokens grow"
     if found.verdict == "sharpening" and found.mode_cosine is not None:
-        text += f", whose tokens have a mean cosine of {found.mode_cosine:.2f}".replace("-", "−")
-    at = f" (norm folded in at σ = {scale:.3g})" if scale is not None else ""
+        text += f", whose tokens have a mean cosine of {Precision(2)(found.mode_cosine)}"
+    at = f" (norm folded in at σ = {spoken(scale, 3)})" if scale is not None else ""
     if scale is None and place == "pre":
         at = " (norm folded in at σ = 1, for want of data)"
     left_out = f"; leaves out {_listed(ignored)}" if ignored else ""
@@ -41,16 +42,14 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
         return _change_of_eigenvalue(found) + _flip_note(found)
     if scale is None:
         return (
-            f"Below σ = {flip:.3g} of the stream the token mean grows and the layer smooths, above it does not "
+            f"Below σ = {spoken(flip, 3)} of the stream the token mean grows and the layer smooths, above it does not "
             f"(attention that averages all tokens)."
         )
     if (found.verdict == "smoothing") != (scale < flip):
         return _change_of_eigenvalue(found)  # measured attention decides, and not the averaging one behind `flip`
     side = "above" if scale < flip else "below"
     qualifier = ", were attention to average all tokens" if known_rest else ""
-    return (
-        f"A stream scaled to σ {side} {flip:.3g}, where it now is {scale:.3g}{qualifier}; or a norm weight scaled so."
-    )
+    return f"A stream scaled to σ {side} {spoken(flip, 3)}, where it now is {spoken(scale, 3)}{qualifier}; or a norm weight scaled so."
 
 
 def _flip_note(found: Dominance) -> str:
@@ -67,16 +66,17 @@ def _change_of_eigenvalue(found: Dominance, whose: str = "of the summed H") -> s
     if found.verdict == "sharpening":
         return (
             f"Attention nearer to the average of all tokens, or an eigenvalue λ {whose} with |1 + λ| above "
-            f"{found.rest_modulus:.3g}."
+            f"{spoken(found.rest_modulus, 3)}."
         )
     return f"An eigenvalue λ {whose} outside the unit disc around −1."
 
 
 def _spoken(value: complex) -> str:
     if abs(value.imag) < 1e-6 * max(abs(value), 1e-30):
-        return f"{value.real:.3g}".replace("-", "−")
+        return spoken(value.real, 3)
     modulus, phase = cmath.polar(value)
-    return f"{value.real:.3g}{value.imag:+.3g}i (modulus {modulus:.3g}, {math.degrees(phase):.0f}°)".replace("-", "−")
+    turn = Precision(0)(math.degrees(phase))
+    return f"{spoken(value.real, 3)}{spoken(value.imag, 3, signed=True)}i (modulus {spoken(modulus, 3)}, {turn}°)"
 
 
 def sentence(
