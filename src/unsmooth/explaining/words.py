@@ -49,7 +49,8 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
         return _change_of_eigenvalue(found)  # measured attention decides, and not the averaging one behind `flip`
     side = "above" if scale < flip else "below"
     qualifier = ", were attention to average all tokens" if known_rest else ""
-    return f"A stream scaled to σ {side} {spoken(flip, 3)}, where it now is {spoken(scale, 3)}{qualifier}; or a norm weight scaled so."
+    now = f"where it now is {spoken(scale, 3)}{qualifier}"
+    return f"A stream scaled to σ {side} {spoken(flip, 3)}, {now}; or a norm weight scaled so."
 
 
 def _flip_note(found: Dominance) -> str:
