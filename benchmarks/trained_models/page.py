@@ -235,9 +235,11 @@ def _ranges(layers: Iterable[int]) -> str:
 
 def _files(scan: Scan) -> str:
     model, data = scan.manifest["model"], scan.manifest["data"]
+    # Scans from before weights had a SHA-256 of every byte have a fingerprint of sums.
+    weights = model.get("weights_sha256") or model["weights_fingerprint"]
     return (
         f"[numbers]({scan.name}.csv) · [summary]({scan.name}.json) · package {model['revision']} · "
-        f"{model['parameters']:,} parameters · weights `{model['weights_sha256'][:12]}` · "
+        f"{model['parameters']:,} parameters · weights `{weights[:12]}` · "
         f"data `{data['sha256'][:12]}`"
     )
 

@@ -17,7 +17,7 @@ import pytest
 from tests.arena.tiny_arenas import plan
 from unsmooth.arena import ArenaFolder, share_out
 from unsmooth.errors import UnsmoothError
-from unsmooth.training.stopping import asked_to_stop
+from unsmooth.stopping import asked_to_stop
 
 PATIENCE = 1.0 / 60
 

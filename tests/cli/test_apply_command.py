@@ -252,7 +252,9 @@ def test_scan_before_and_after(
     assert [len(scan.manifest["model"]["remedies"]) for scan in (before, one, two)] == [0, 1, 2]
     for row, after, other in zip(before.curve(), one.curve(), two.curve(), strict=True):
         shown = [row.mean, after.mean, after.mean - row.mean, other.mean, other.mean - row.mean]
-        cells = " │ ".join([f"{row.layer}", *(f"{n:+.3f}" if i in (2, 4) else f"{n:.3f}" for i, n in enumerate(shown))])
+        texts = [f"{n:+.3f}" if i in (2, 4) else f"{n:.3f}" for i, n in enumerate(shown)]
+        texts = ["0.000" if float(text) == 0 else text.replace("-", "−") for text in texts]
+        cells = " │ ".join([f"{row.layer}", *texts])
         assert cells in flat(printed.out)
     for scan in (before, one, two):
         assert flat(scan.sentence) in flat(printed.out)

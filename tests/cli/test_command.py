@@ -277,7 +277,8 @@ def hears_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypatch, hears_ctrl_c):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_what_is_done(number, bert_folder, page, tmp_path, capsys, monkeypatch, hears_ctrl_c):
     from unsmooth.scanning import one_pass
 
     read = one_pass.own_batches
@@ -285,7 +286,7 @@ def test_ctrl_c_saves_what_is_done(bert_folder, page, tmp_path, capsys, monkeypa
     def interrupted_after_two(*arguments):
         for number, batch in read(*arguments):
             if number == 2:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
             yield number, batch
 
     monkeypatch.setattr(one_pass, "own_batches", interrupted_after_two)

@@ -56,8 +56,10 @@ def test_curves_and_verdicts_stand_side_by_side(
         cells = [f"{row.mean:.3f} ±{(row.ci_high - row.ci_low) / 2:.3f}" for row in rows]
         assert f"{rows[0].layer} {' '.join(cells)}" in shown
     whys = [unsmooth.load_explanation(folder / "why").layers for folder in folders]
+    largest = max(abs(layer.measured) for layers in whys for layer in layers)
+    decimals = 3 if largest >= 0.1 else 4 if largest >= 0.01 else 5
     for layers in zip(*whys, strict=True):
-        cells = [f"{layer.verdict} {layer.measured:+.3f}" for layer in layers]
+        cells = [f"{layer.verdict} {layer.measured:+.{decimals}f}".replace("-", "−") for layer in layers]
         assert f"{layers[0].layer} {' '.join(cells)}" in shown
 
 

@@ -9,6 +9,9 @@ from torch import nn
 
 from tests.explaining.seeing import BY_NAME, Matrix, encoder, found_by_spectra, set_values, streams
 from tests.models.entry import Entry
+from tests.report.fake_explanations import layer_finding
+from unsmooth.explaining.result import RuleScore
+from unsmooth.explaining.words import sentence, verdicts_judged
 
 
 def test_the_sentence_counts_verdicts() -> None:
@@ -16,6 +19,36 @@ def test_the_sentence_counts_verdicts() -> None:
     with torch.no_grad():
         model.layers[1].self_attn.out_proj.weight.mul_(-1.0)
     assert "3 layers taken alone, 2 smoothing and 1 preserving (weights only)" in found_by_spectra(model).sentence
+
+
+def scored(rule: str, right: float, balanced: float | None, guessing: float) -> RuleScore:
+    return RuleScore(rule, "", 6, right, balanced, guessing, None)
+
+
+def test_the_sentence_leads_with_what_was_measured_and_what_foretells_it() -> None:
+    layers = [layer_finding(layer) for layer in range(1, 7)]  # t_sim rises over every other layer
+    rises = sum(layer.measured > 0 for layer in layers)
+    lost, useful = scored("dominance", 0.17, 0.5, 0.83), scored("jacobian", 1.0, 1.0, 0.83)
+    text = sentence("vit", layers, [lost, useful], None)
+    assert text.startswith(
+        f"vit: measured, t_sim rises over {rises} and falls over {6 - rises} of 6 layers; the rule jacobian foretells "
+        "100% of the directions, always guessing the commoner one 83%; taken alone, of 6 layers "
+    )
+    assert text.endswith("which gets only 17% of the directions right.")
+    alone = sentence("vit", layers, [lost], None)
+    assert "; no rule foretells the direction as well as always guessing the commoner one 83%; " in alone
+    assert "always guessing the commoner direction is in 83%. They say what a layer repeated" in verdicts_judged([lost])
+    assert "They say" not in verdicts_judged([scored("dominance", 0.9, 0.9, 0.83)])
+    assert verdicts_judged([useful]) == ""
+
+
+def test_the_sentence_of_a_model_with_nan_says_so_first() -> None:
+    model = set_values(encoder(layers=3), 0.5)
+    x = streams()
+    x[0, 0, 0] = float("nan")
+    text = found_by_spectra(model, x).sentence
+    assert ": activations were NaN or Inf, so nothing measured is told; of 3 layers taken alone, 3 " in text
+    assert "t_sim" not in text
 
 
 @pytest.mark.parametrize(("name", "calls"), [("albert-shared", 6), ("albert-groups", 12)])

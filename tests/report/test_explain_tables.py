@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.report.fake_explanations import full_explanation, hostile_explanation, weights_alone
-from unsmooth.cli.explain_tables import best_rule, print_explanation
+from unsmooth.cli.explain_tables import print_explanation
 from unsmooth.explaining.result import Explanation
+from unsmooth.explaining.score import best_rule
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def test_layers_scores_and_sentence_are_printed(printed) -> None:
     text = printed(full_explanation())
     cells = next([part.strip() for part in line.split("│")] for line in text.splitlines() if "│     1 │" in line)
     #                     log(4 / 1.25), σ, mean, rest, measured, predicted by the jacobian, four gains
-    numbers = ["1.163", "0.900", "4.000", "1.250", "0.100", "0.050", "1.500", "1.150", "0.200", "0.100"]
+    numbers = ["1.163", "0.900", "4.000", "1.250", "0.100", "0.0500", "1.500", "1.150", "0.200", "0.100"]
     assert cells[1:-1] == ["1", "smoothing", *numbers]
     assert "predicted:" in text
     assert "jacobian" in text
     assert "0.878" in text
-    assert "exponent 0.300 a layer" in text
+    assert "exponent 0.3 a layer" in text
     assert "three make tokens alike" in text
     assert "note: Attention was taken" in text
 
@@ -61,7 +62,9 @@ def test_place_of_the_files_is_told(printed, tmp_path: Path) -> None:
 
 def test_best_rule_goes_by_balanced_accuracy() -> None:
     first, second = full_explanation().scores
-    assert best_rule([replace(first, accuracy=0.9), replace(second, accuracy=0.8)]) == "jacobian"
+    assert best_rule([replace(first, accuracy=0.9), replace(second, accuracy=0.8)]).rule == "jacobian"
     one_way = [replace(score, balanced_accuracy=None) for score in (first, second)]
-    assert best_rule([replace(one_way[0], accuracy=0.9), replace(one_way[1], accuracy=0.8)]) == "extreme_eigenvalue"
+    assert (
+        best_rule([replace(one_way[0], accuracy=0.9), replace(one_way[1], accuracy=0.8)]).rule == "extreme_eigenvalue"
+    )
     assert best_rule([]) is None

@@ -13,7 +13,8 @@ from tests.report.fakes import HOSTILE
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Visit]
-FIGURES = ["verdicts", "eigenvalues", "prediction", "breakdown", "attention", "gains", "escalation"]
+# What was measured comes before the verdicts.
+FIGURES = ["breakdown", "prediction", "verdicts", "eigenvalues", "attention", "gains", "escalation"]
 
 
 def choose(seen: Visit, figure: str, label: str) -> None:
@@ -82,11 +83,12 @@ def test_choosing_a_layer_changes_the_cloud_and_units_stay_equal(visit: Open) ->
 
 def test_choosing_a_rule_and_a_quantity(visit: Open) -> None:
     seen = visit("why-alone")
-    assert RULES["extreme_eigenvalue"] in caption(seen, "prediction")
-    before = marks(seen, "prediction", ".mark-symbol.role-mark path")
-    choose(seen, "prediction", "jacobian")
+    # The rule that does best comes first.
     assert "right in 6 of 6 layers" in caption(seen, "prediction")
     assert "rank correlation 0.878" in caption(seen, "prediction")
+    before = marks(seen, "prediction", ".mark-symbol.role-mark path")
+    choose(seen, "prediction", "extreme_eigenvalue")
+    assert RULES["extreme_eigenvalue"] in caption(seen, "prediction")
     assert marks(seen, "prediction", ".mark-symbol.role-mark path") != before
     assert len(marks(seen, "attention", ".mark-line path")) == 2
     choose(seen, "attention", "Dobrushin coefficient")

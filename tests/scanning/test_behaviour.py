@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -89,7 +91,7 @@ def test_nan_activations_are_named_and_the_rest_survives():
 def test_a_scan_of_nothing_but_nan_still_returns():
     found = unsmooth.scan(nn.Sequential(Poison()), torch.full((2, 4, 8), 200.0), blocks="*", progress=False)
     assert [row.sequences for row in found.curve()] == [2, 0]
-    assert found.sentence.startswith("Too few layers")
+    assert found.sentence.startswith("Activations were NaN or Inf, so no direction is told: too few layers")
 
 
 def test_zero_tokens_are_counted():
@@ -156,6 +158,37 @@ def test_interruption_hands_over_what_is_done():
     assert not stop.value.scan.complete
     assert stop.value.scan.rows[0].sequences == 4
     assert hooks_in(model) == 0
+
+
+def test_sigterm_is_an_interruption_where_nobody_else_handles_it():
+    def batches():
+        yield torch.randn(2, 5, 8)
+        signal.raise_signal(signal.SIGTERM)
+        yield torch.randn(2, 5, 8)
+
+    with pytest.raises(ScanInterrupted) as stop:
+        unsmooth.scan(Stream(), batches(), blocks="layers.*", progress=False)
+    assert stop.value.scan.rows[0].sequences == 2
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        assert unsmooth.scan(Stream(), batches(), blocks="layers.*", progress=False).complete
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("where", ["one_pass.hashing", "run.with_random_weights"])
+def test_a_finished_pass_outlives_an_interruption_of_what_follows(where, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    made = nullcontext(interrupted) if where == "one_pass.hashing" else None
+    monkeypatch.setattr(f"unsmooth.scanning.{where}", (lambda _: made) if made else interrupted)
+    with pytest.raises(ScanInterrupted) as stop:
+        unsmooth.scan(Stream(), torch.randn(4, 5, 8), blocks="layers.*", baseline=made is None, progress=False)
+    assert stop.value.scan.rows[0].sequences == 4
 
 
 def test_interruption_before_the_first_batch_has_nothing_to_hand_over():

@@ -72,6 +72,35 @@ def test_long_texts_are_cut(bert):
     assert found.manifest["data"]["max_length"] == 6
 
 
+class Slow:
+    """A tokenizer that keeps nothing of what it cuts off, as those written in Python do."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.pad_token = tokenizer, tokenizer.pad_token
+
+    def __call__(self, *texts, **options):
+        return dict(self.tokenizer(*texts, **options))
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_is_cut_off_is_counted(bert, slow):
+    tokenizer = bert.unsmooth_origin.tokenizer
+    texts = ["the cat " * 15, "a dog", "the mat " * 4, "the cat sat"]
+    options = {"max_length": 6, "batch_size": 2, "progress": False, "baseline": True}
+    found = unsmooth.scan(bert, texts, tokenizer=Slow(tokenizer) if slow else tokenizer, **options)
+    # Four words of 30 and of 8 are left beside two special tokens; nothing of the others went.
+    assert found.manifest["data"]["cut"] == {"texts": 2, "tokens": 30, "of_tokens": 30 + 6 + 4 + 6 + 5}
+    assert "Texts of more than 6 tokens were cut (2 of them): 30 of 51 tokens went." in found.notes
+    assert "; texts were cut at 6 tokens, which left out 58 % of all tokens." in found.sentence
+    first = unsmooth.scan(bert, texts, max_batches=1, **{**options, "max_length": 31})
+    assert first.manifest["data"]["cut"] == {"texts": 1, "tokens": 1, "of_tokens": 31 + 1 + 4}
+    assert "cut" not in first.sentence  # less than a tenth
+    assert unsmooth.scan(bert, torch.randint(5, 20, (3, 7)), progress=False).manifest["data"].get("cut") is None
+
+
 def test_texts_are_cut_at_the_model_s_positions(bert):
     found = unsmooth.scan(bert, ["the cat " * 100], progress=False)
     assert found.manifest["data"]["max_length"] == 64

@@ -109,7 +109,7 @@ def test_without_a_fingerprint_no_weight_is_hashed_and_all_else_is_the_same(tmp_
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     tokens = torch.randn(4, 6, 8)
     whole = unsmooth.scan(encoder, tokens, progress=False)
-    monkeypatch.setattr("unsmooth.scanning.manifest.weight_hash", None)
+    monkeypatch.setattr("unsmooth.scanning.one_pass.hashing", None)
     found = unsmooth.scan(encoder, tokens, fingerprint=False, progress=False)
     assert found.rows == whole.rows
     assert found.manifest["model"] == {**whole.manifest["model"], "weights_sha256": None}

@@ -54,6 +54,27 @@ def by_two(bert_folder: Path, texts: list[str], tmp_path_factory: pytest.TempPat
     return folder
 
 
+ONE_IS_LOST = """
+import os, sys
+from unsmooth.cli import app
+from unsmooth.scanning import one_pass
+if os.environ["RANK"] == "1":
+    one_pass.hash_batch = lambda batch: os._exit(0)
+code = app.run(["scan", sys.argv[1], sys.argv[2], "--batch-size", "1", "--device", "cpu", "--json"])
+print(f"exit code {code}", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_lost_process_is_one_line(bert_folder: Path, texts: list[str], tmp_path: Path):
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    in_two_processes(ONE_IS_LOST, tmp_path, [str(bert_folder), "texts.txt"], timeout=60)
+    *_, line, code = (tmp_path / "said-0.txt").read_text().splitlines()
+    assert line.startswith("unsmooth: Expected 2 processes to scan together but got no answer from another one on rank")
+    assert "gloo" not in (tmp_path / "said-0.txt").read_text()
+    assert code == "exit code 2"
+
+
 @pytest.mark.parametrize("batch_size", BATCH_SIZES.values(), ids=BATCH_SIZES.keys())
 def test_two_processes_equal_one(by_two: Path, bert_folder: Path, texts: list[str], batch_size: int):
     together = unsmooth.load_scan(by_two / f"out-{batch_size}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import unsmooth
+from unsmooth.scanning import Change, Row, Scan
+from unsmooth.scanning.sentence import one_sentence
 
 
 class Mix(nn.Module):
@@ -36,7 +39,68 @@ def test_direction_is_about_alikeness_whichever_way_the_metric_runs(metric):
 
 
 def test_no_change_is_called_none():
-    assert sentence(0.0).startswith("Tokens grow neither clearly more nor clearly less alike")
+    assert sentence(0.0).startswith("Tokens stay about as alike with depth: mean_cosine goes from")
+
+
+def scan_of(
+    metric: str, ends: list[tuple[float, float]], change: tuple[float, float], sequences: int = 8, **more
+) -> Scan:
+    """A scan of two layers with a half-width around each end, and a change with its own."""
+    card = unsmooth.scan(nn.Sequential(Mix(0.0)), torch.randn(2, 3, 4), metrics=[metric], blocks="*", progress=False)
+    rows = [
+        Row(layer, "residual", metric, mean, 0.1, mean - half, mean + half, sequences, 99)
+        for layer, (mean, half) in enumerate(ends)
+    ]
+    by, half = change
+    changes = {metric: Change(by, by - half, by + half, sequences)}
+    return Scan("model", tuple(rows), card.metrics, {}, {}, changes=changes, **more)
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "change", "says"),
+    [
+        # Both clear and at least 0.02 for what is at most 1.
+        ("mean_cosine", (0.42, 0.45), (0.03, 0.01), "Tokens grow more alike"),
+        ("mean_cosine", (0.45, 0.42), (-0.03, 0.01), "Tokens grow less alike"),
+        ("mean_cosine", (0.42, 0.45), (0.03, 0.04), "Tokens grow neither clearly"),
+        ("mean_cosine", (0.42, 0.41), (-0.01, 0.005), "Tokens stay about as alike"),
+        ("mean_cosine", (0.42, 0.435), (0.015, 0.01), "Tokens grow neither clearly"),
+        # Two hundredths of the larger end for what has a scale of its own.
+        ("mean_distance", (0.004, 0.002), (-0.002, 0.001), "Tokens grow more alike"),
+        ("mean_distance", (400.0, 401.0), (1.0, 0.5), "Tokens stay about as alike"),
+        ("mean_distance", (400.0, 440.0), (40.0, 0.5), "Tokens grow less alike"),
+    ],
+)
+def test_a_direction_is_told_of_changes_that_are_clear_and_large_enough(metric, ends, change, says):
+    assert one_sentence(scan_of(metric, [(end, 0.1) for end in ends], change)).startswith(says)
+
+
+@pytest.mark.parametrize("metric", ["mean_cosine", "linear_cka"])
+def test_one_sequence_tells_no_direction(metric):
+    text = sentence(0.7, metrics=[metric], max_batches=1, batch_size=1)
+    assert text.startswith(f"From one sequence, which tells no direction: {metric} goes from ")
+    assert "change" not in text
+    assert "interval" not in text
+
+
+def test_nan_is_told_first_and_no_direction():
+    class Broken(Mix):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.where(torch.arange(len(x)) == 1, math.nan, 1.0)[:, None, None]
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Mix(0.7), Broken(0.7))
+    found = unsmooth.scan(model, torch.randn(16, 12, 8) + 0.5, blocks="*", progress=False)
+    assert not found.healthy
+    assert found.sentence.startswith("Activations were NaN or Inf, so no direction is told: mean_cosine goes from 0.")
+    assert "alike" not in found.sentence
+
+
+def test_no_figure_is_a_negative_zero_and_all_have_one_precision():
+    text = one_sentence(scan_of("mean_cosine", [(-0.0004, 0.001), (-0.3, 0.001)], (-0.3, 0.001)))
+    assert "goes from 0.00 at layer 0 to −0.30 at layer 1 (change −0.30, 95 % interval −0.30 to −0.30)" in text
+    wide = one_sentence(scan_of("mean_distance", [(4000.4, 1.0), (30.25, 1.0)], (-3970.1, 1.0)))
+    assert "goes from 4000 at layer 0 to 30 at layer 1 (change −3970, 95 % interval −3971 to −3969)" in wide
 
 
 def test_it_names_both_ends_and_chance():
@@ -73,9 +137,7 @@ def test_without_a_paired_change_there_is_no_interval_and_the_reason_is_true(opt
     model, ids = bert()
     several = unsmooth.scan(model, ids, progress=False, **options).sentence
     assert curve in several
-    assert re.search(r"\(change [+-]\d\.\d\d, not paired by sequence, so without an interval\)", several)
-    one = unsmooth.scan(model, ids[:1], progress=False, **options).sentence
-    assert "(one sequence, so without an interval)" in one
+    assert re.search(r"\(change [+−]?\d\.\d+, not paired by sequence, so without an interval\)", several)
 
 
 @pytest.mark.parametrize(("scale", "says"), [(0.02, "neither clearly more nor clearly less"), (1.0, "more")])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.training.tiny_runs import assert_same_run, tiny
+from unsmooth.stopping import asked_to_stop, ended_as_interrupted
 from unsmooth.training import Progress, RunFolder, resume, train, train_all
-from unsmooth.training.stopping import asked_to_stop, ended_as_interrupted
 
 LONG: dict[str, Any] = {"steps": 6, "checkpoint_every": 6, "log_every": 1}
 

@@ -91,7 +91,7 @@ def arena(
     from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
     from unsmooth.arena.refusing import OtherResultsError
-    from unsmooth.training.stopping import ended_as_interrupted
+    from unsmooth.stopping import ended_as_interrupted
 
     plan = _plan(
         recipe,

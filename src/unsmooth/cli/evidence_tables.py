@@ -125,6 +125,7 @@ def _print_findings(console: Console, entry: Entry) -> None:
 
 def _run_in_words(run: Trained) -> str:
     """Accuracy or loss, similarity at the last layer before and after, time."""
+    from unsmooth.numbers import Precision
     from unsmooth.report.evidence.studies import last_number
     from unsmooth.report.training.words import duration
 
@@ -133,13 +134,9 @@ def _run_in_words(run: Trained) -> str:
     numbers = {name: last_number(run, name) for name in ("accuracy", "loss")}
     parts += [f"{name} {value:.4f}" for name, value in numbers.items() if value is not None]
     if moments := run.similarity.get("mean_cosine"):
-        first, last = (moments[place]["layers"][-1] for place in (0, -1))
-        parts.append(f"mean cosine at the last layer {_number(first)} → {_number(last)}")
+        first, last = (Precision()(moments[place]["layers"][-1]) for place in (0, -1))
+        parts.append(f"mean cosine at the last layer {first} → {last}")
     return ", ".join([*parts, duration(run.made.get("seconds"))])
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _coloured(word: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -14,6 +13,9 @@ from rich.table import Table
 
 from unsmooth.cli.tables import print_ending, print_where
 from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
+from unsmooth.explaining.score import best_rule
+from unsmooth.explaining.words import verdicts_judged
+from unsmooth.numbers import Precision, spoken
 
 _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
 
@@ -27,6 +29,8 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
         "log of their ratio; σ: what the norm divides the stream by.",
         style="dim",
     )
+    if judged := verdicts_judged(explanation.scores):
+        console.print(judged)
     if explanation.scores:
         console.print(_scores(explanation.scores))
         console.print("What each rule computes is in the report and in explanation.json.", style="dim")
@@ -34,8 +38,8 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
         console.print("No rule was scored: that needs data.", style="dim")
     if explanation.stack is not None:
         console.print(
-            f"Through {explanation.stack.layers} layers: exponent {_number(explanation.stack.mean_exponent)} a layer "
-            f"for the token mean, {_number(explanation.stack.rest_exponent)} for what differs."
+            f"Through {explanation.stack.layers} layers: exponent {spoken(explanation.stack.mean_exponent, 3)} a layer "
+            f"for the token mean, {spoken(explanation.stack.rest_exponent, 3)} for what differs."
         )
     print_ending(console, explanation.notes, explanation.sentence, out)
 
@@ -43,14 +47,17 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
 def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
     """Verdict, margin and measured change of every layer of several explanations, and what each one says."""
     console = Console()
-    measured = any(layer.measured is not None for one in named.values() for layer in one.layers)
+    every = [layer for one in named.values() for layer in one.layers]
+    measured = any(layer.measured is not None for layer in every)
     # In a narrow terminal every verdict would break in two; margins are in the files and the report.
     wide = console.width >= 9 + len(named) * (35 if measured else 24)
     columns: dict[str, Callable[[LayerFinding], str]] = {}
     if wide or not measured:
-        columns["margin"] = lambda layer: _number(layer.margin)
+        of_margins = Precision.of(layer.margin for layer in every)
+        columns["margin"] = lambda layer: of_margins(layer.margin, signed=True)
     if measured:
-        columns["measured" if wide else "change"] = lambda layer: _change(layer.measured, wide)
+        of_changes = Precision.of(layer.measured for layer in every)
+        columns["measured" if wide else "change"] = lambda layer: of_changes(layer.measured, signed=True)
     table = Table(title="Why, by layer", title_justify="left", box=HEAVY_HEAD if wide else SIMPLE_HEAD)
     table.add_column("layer", justify="right")
     for name in named:
@@ -78,21 +85,23 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
     print_where(console, out)
 
 
-def _change(value: float | None, wide: bool) -> str:
-    return _number(value) if wide or value is None or not math.isfinite(value) else f"{value:+.3f}"
-
-
 def _layers(explanation: Explanation) -> Table:
     """A row per layer; columns that no layer fills are left out."""
-    rule = best_rule(explanation.scores)
+    best = best_rule(explanation.scores)
     table = Table(title=f"{escape(explanation.name)} — why, by layer", title_justify="left")
     table.add_column("layer", justify="right")
     table.add_column("verdict")
-    shown = [(name, read) for name, read in _columns(rule) if any(map(_filled(read), explanation.layers))]
+    shown = [
+        (name, read)
+        for name, read in _columns(None if best is None else best.rule)
+        if any(map(_filled(read), explanation.layers))
+    ]
     for name, _ in shown:
         table.add_column(escape(name), justify="right", overflow="fold")
+    says = [Precision.of(map(read, explanation.layers)) for _, read in shown]
     for one in explanation.layers:
-        table.add_row(str(one.layer), _verdict(one), *(_number(read(one)) for _, read in shown))
+        numbers = (say(read(one)) for (_, read), say in zip(shown, says, strict=True))
+        table.add_row(str(one.layer), _verdict(one), *numbers)
     return table
 
 
@@ -133,29 +142,5 @@ def _scores(scores: Sequence[RuleScore]) -> Table:
         table.add_column(name, justify="right")
     for score in scores:
         numbers = (score.accuracy, score.balanced_accuracy, score.majority, score.rank_correlation)
-        table.add_row(escape(score.rule), str(score.layers), *map(_number, numbers))
+        table.add_row(escape(score.rule), str(score.layers), *map(Precision(), numbers))
     return table
-
-
-def best_rule(scores: Sequence[RuleScore]) -> str | None:
-    """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores."""
-    if not scores:
-        return None
-    return max(scores, key=_rank).rule
-
-
-def _rank(one: RuleScore) -> tuple[float, ...]:
-    """Ties are broken by the rank correlation."""
-    numbers = (one.balanced_accuracy, one.accuracy, one.rank_correlation)
-    return tuple(-math.inf if value is None or not math.isfinite(value) else value for value in numbers)
-
-
-def _number(value: float | None) -> str:
-    """Three decimals for what is near one, three digits for the rest.
-
-    >>> _number(-0.5), _number(1234.5), _number(None), _number(0.0004)
-    ('-0.500', '1.23e+03', '–', '0.0004')
-    """
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:.3f}" if value == 0 or 0.005 <= abs(value) < 100 else f"{value:.3g}"

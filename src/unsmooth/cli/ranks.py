@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+TIMEOUT = datetime.timedelta(minutes=10)
+"""How long a process waits for another one, which may have to explain a model first; torch waits for 30 on a CPU."""
 
 
 def own_device(device: str | None) -> str | None:
@@ -65,7 +69,7 @@ def process_group(device: str | None) -> Iterator[int]:
         yield 0
         return
     on_gpu = device is not None and device.startswith("cuda")
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
         yield dist.get_rank()
     finally:

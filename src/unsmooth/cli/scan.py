@@ -18,6 +18,7 @@ from unsmooth.cli.words import read_words
 from unsmooth.files import check_writable
 from unsmooth.registry import check_names
 from unsmooth.spec import split_at_commas
+from unsmooth.stopping import ended_as_interrupted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,7 +110,7 @@ def scan(
 
     found = Findings(several=bool(variants) or len(asked.models) > 1)
     with process_group(showing.device) as rank:
-        with found.until_interrupted():
+        with found.until_interrupted(), ended_as_interrupted():
             for found.now, model, called, data in opened():
                 if explain:
                     from unsmooth.explaining.run import check_explainable

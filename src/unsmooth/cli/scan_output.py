@@ -33,7 +33,7 @@ class Findings:
         scans: Finished ones, the last one perhaps not.
         whys: Explanations, where they were asked for.
         now: Which is being looked at.
-        interrupted: Whether Ctrl-C ended it.
+        interrupted: Whether Ctrl-C or SIGTERM ended it.
     """
 
     several: bool
@@ -44,7 +44,7 @@ class Findings:
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """Ctrl-C ends what is done within, and what was found until then is kept; with nothing found it goes on."""
+        """Ctrl-C or SIGTERM ends what is done within; what was found is kept, and with nothing found it goes on."""
         try:
             yield
         except KeyboardInterrupt as stop:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unsmooth.numbers import Precision
 from unsmooth.scanning.result import Confound, Row, Scan
 
 
@@ -90,29 +91,30 @@ def _fill(table: Table, scan: Scan, site: str, metrics: Sequence[str], wide: boo
     stages = {row.layer: row.stage for row in cells.values()}
     staged = any(stage is not None for stage in stages.values())
     before = [""] if staged else []
+    says = {metric: Precision.of(row.mean for row in cells.values() if row.metric == metric) for metric in metrics}
     for layer in sorted(stages):
         stage = [str(stages[layer])] if staged else []
-        table.add_row(*stage, str(layer), *(_cell(cells.get((layer, metric)), wide) for metric in metrics))
+        numbers = (_cell(cells.get((layer, metric)), says[metric], wide) for metric in metrics)
+        table.add_row(*stage, str(layer), *numbers)
     chances = [scan.metrics[metric].chance for metric in metrics]
     if any(chance is not None for chance in chances):
         table.add_section()
-        table.add_row(*before, "chance", *("" if chance is None else number(chance) for chance in chances), style="dim")
+        numbers = (
+            "" if chance is None else says[metric](chance) for metric, chance in zip(metrics, chances, strict=True)
+        )
+        table.add_row(*before, "chance", *numbers, style="dim")
     if scan.baseline is not None:
         last = scan.baseline.layers[-1]
         random = {row.metric: row for row in scan.baseline.rows if row.site == site and row.layer == last}
-        table.add_row(*before, f"random {last}", *(_cell(random.get(metric), wide) for metric in metrics), style="dim")
+        numbers = (_cell(random.get(metric), says[metric], wide) for metric in metrics)
+        table.add_row(*before, f"random {last}", *numbers, style="dim")
 
 
-def _cell(row: Row | None, with_interval: bool = True) -> str:
+def _cell(row: Row | None, say: Precision, with_interval: bool = True) -> str:
     if row is None or math.isnan(row.mean):
         return "–"
     half = (row.ci_high - row.ci_low) / 2
-    return number(row.mean) + (f" ±{number(half)}" if with_interval and not math.isnan(half) else "")
-
-
-def number(value: float) -> str:
-    """Three decimals for what is near one, four digits for the rest."""
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+    return say(row.mean) + (f" ±{say(half)}" if with_interval and not math.isnan(half) else "")
 
 
 def confound_lines(confounds: Sequence[Confound]) -> list[str]:
@@ -135,10 +137,11 @@ def confound_lines(confounds: Sequence[Confound]) -> list[str]:
         where = max(dimensions, key=lambda item: item.outlier_dimensions[0].share)
         names = ", ".join(str(entry.dimension) for entry in where.outlier_dimensions)
         lines.append(f"Outlier dimensions at layers {_span(dimensions)}, such as {names} at layer {where.layer}.")
+    say = Precision()
     lines.append(
-        f"They matter most at layer {worst.layer}: mean cosine {worst.mean_cosine:.3f} with them, "
-        f"{worst.without_massive_tokens:.3f} without the tokens, {worst.without_outlier_dimensions:.3f} without the "
-        f"dimensions, {worst.without_both:.3f} without both."
+        f"They matter most at layer {worst.layer}: mean cosine {say(worst.mean_cosine)} with them, "
+        f"{say(worst.without_massive_tokens)} without the tokens, {say(worst.without_outlier_dimensions)} without the "
+        f"dimensions, {say(worst.without_both)} without both."
     )
     return lines
 
@@ -186,12 +189,14 @@ def _comparison(scans: Sequence[Scan], metric: str, site: str) -> Table:
         table.add_column(escape(scan.name), justify="right", overflow="fold")
     # A stack may lack what another one has, such as cross-attention.
     curves = [{row.layer: row for row in scan.rows if (row.metric, row.site) == (metric, site)} for scan in scans]
+    say = Precision.of(row.mean for curve in curves for row in curve.values())
     for layer in sorted({layer for curve in curves for layer in curve}):
-        table.add_row(str(layer), *(_cell(curve.get(layer)) if layer in curve else "" for curve in curves))
+        table.add_row(str(layer), *(_cell(curve[layer], say) if layer in curve else "" for curve in curves))
     changes = [scan.changes.get(metric) for scan in scans]
     if site == "residual" and any(changes):
         table.add_section()
-        table.add_row("change", *("" if change is None else f"{change.mean:+.3f}" for change in changes), style="bold")
+        numbers = ("" if change is None else say(change.mean, signed=True) for change in changes)
+        table.add_row("change", *numbers, style="bold")
     return table
 
 
@@ -202,8 +207,9 @@ def print_before_after(before: Scan, after: Mapping[str, Scan], out: Path | None
     for site in before.sites:
         table = _before_after_table(f"{escape(metric)} — {site}, {escape(before.name)}", "layer", after)
         curves = [{row.layer: row.mean for row in scan.curve(metric, site)} for scan in (before, *after.values())]
+        say = Precision.of(value for curve in curves for value in curve.values())
         for layer in sorted(curves[0]):
-            table.add_row(str(layer), *_with_differences([curve.get(layer, math.nan) for curve in curves]))
+            table.add_row(str(layer), *_with_differences([curve.get(layer, math.nan) for curve in curves], say))
         console.print(table)
     _print_last_layers(console, before, after)
     for which, scan in {"before": before, **{f"with {which}": scan for which, scan in after.items()}}.items():
@@ -219,7 +225,7 @@ def _print_last_layers(console: Console, before: Scan, after: Mapping[str, Scan]
     table = _before_after_table(f"Every metric at layer {last} — {site}", "metric", after)
     for metric in before.metrics:
         ends = [scan.curve(metric, site)[-1].mean for scan in (before, *after.values())]
-        table.add_row(escape(metric), *_with_differences(ends))
+        table.add_row(escape(metric), *_with_differences(ends, Precision.of(ends)))
     console.print(table)
 
 
@@ -233,19 +239,11 @@ def _before_after_table(title: str, first: str, after: Mapping[str, Scan]) -> Ta
     return table
 
 
-def _with_differences(values: Sequence[float]) -> list[str]:
+def _with_differences(values: Sequence[float], say: Precision) -> list[str]:
     """The first number, then each other one with how far it is from the first.
 
-    >>> _with_differences([0.5, 0.25, math.nan])
-    ['0.500', '0.250', '-0.250', '–', '–']
+    >>> _with_differences([0.5, 0.25, math.nan], Precision())
+    ['0.500', '0.250', '−0.250', '–', '–']
     """
     first, *others = values
-    cells = [_plain(first)]
-    for other in others:
-        difference = other - first
-        cells += [_plain(other), "–" if math.isnan(difference) else f"{difference:+.3f}"]
-    return cells
-
-
-def _plain(value: float) -> str:
-    return "–" if math.isnan(value) else number(value)
+    return [say(first), *(cell for other in others for cell in (say(other), say(other - first, signed=True)))]

@@ -58,7 +58,7 @@ def train(
     check_names("remedy", [*(remedies or ()), *(text for text in variants or () if text != "plain")])
     from unsmooth import training
     from unsmooth.cli.train_progress import shown_progress
-    from unsmooth.training.stopping import ended_as_interrupted
+    from unsmooth.stopping import ended_as_interrupted
 
     if recipe is None and resume is None:
         raise expected("a recipe or --resume DIR", "neither", "`unsmooth ls recipes`")

@@ -110,6 +110,8 @@ def _panel(run: Watched, metric: str | None, site: str, width: int, height: int)
     from rich.panel import Panel
     from rich.text import Text
 
+    from unsmooth.numbers import spoken
+
     title = f"[bold]{escape(run.name)}[/bold] {escape(run.state)}"
     if not run.readings:
         return Panel(Text("nothing has been read yet"), title=title, title_align="left")
@@ -120,7 +122,7 @@ def _panel(run: Watched, metric: str | None, site: str, width: int, height: int)
         raise unknown_name("curve of this run", f"{metric} at {site}", known)
     last = run.readings[-1]
     lines = [
-        Text(f"{metric} at {site}, step {last.step:,}" + (f", loss {run.loss[-1][1]:.4g}" if run.loss else "")),
+        Text(f"{metric} at {site}, step {last.step:,}" + (f", loss {spoken(run.loss[-1][1])}" if run.loss else "")),
         *(line for stack in stacks for line in _curves(run, (metric, site, stack), width, height // len(stacks))),
         *(Text(f"{kind} at step {step:,}: {text}", style="yellow") for step, kind, text in run.events[-3:]),
         *(Text(f"note: {note}", style="yellow") for note in run.notes[:2]),
@@ -133,6 +135,7 @@ def _curves(run: Watched, curve: tuple[str, str, str], width: int, height: int) 
     from rich.text import Text
 
     from unsmooth.cli.text_plot import draw, limits
+    from unsmooth.numbers import Precision, spoken
 
     points: dict[int, list[tuple[float, float]]] = {}
     for reading in run.readings:
@@ -145,13 +148,13 @@ def _curves(run: Watched, curve: tuple[str, str, str], width: int, height: int) 
     lines = []
     for number, letters in enumerate(draw(series, width - 10, height)):
         label = high if number == 0 else low if number == height - 1 else None
-        line = Text(f"{'' if label is None else f'{label:.3g}':>8} ")
+        line = Text(f"{'' if label is None else f'{spoken(label, 3)}':>8} ")
         for letter, owner in letters:
             line.append(letter, style=colours.get(owner, ""))
         lines.append(line)
-    legend = Text(f"{curve[2]:>8} ")
+    legend, say = Text(f"{curve[2]:>8} "), Precision.of((low, high))
     for name, line_points in series.items():
-        legend.append(f"layer {name}: {line_points[-1][1]:.3f}   ", style=colours[name])
+        legend.append(f"layer {name}: {say(line_points[-1][1])}   ", style=colours[name])
     return [*lines, legend]
 
 

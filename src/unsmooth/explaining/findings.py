@@ -21,6 +21,7 @@ from unsmooth.explaining.words import change, reason, sentence
 from unsmooth.models import Anatomy, ValueProjection
 from unsmooth.scanning.assemble import model_name
 from unsmooth.scanning.data import Source
+from unsmooth.scanning.manifest import cut_note
 
 
 def assemble(
@@ -47,6 +48,8 @@ def assemble(
         notes = {broken: None, **notes}
     if evidence.skipped:
         notes[f"{evidence.skipped} sequences of a single token were left out: one token is always alike."] = None
+    manifest = build_manifest(module, anatomy, evidence, source)
+    notes.update(dict.fromkeys(cut_note(manifest["data"] or {})))
     return Explanation(
         name=called,
         layers=tuple(layers),
@@ -54,9 +57,9 @@ def assemble(
         scores=scores,
         rules={name: rule.definition for name, rule in RULES.items()},
         stack=evidence.stack,
-        manifest=build_manifest(module, anatomy, evidence, source),
+        manifest=manifest,
         notes=tuple(notes),
-        sentence=sentence(called, layers, scores, evidence.stack),
+        sentence=sentence(called, layers, scores, evidence.stack, broken is not None),
     )
 
 

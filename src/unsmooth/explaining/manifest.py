@@ -9,7 +9,7 @@ from torch import nn
 
 from unsmooth.explaining.evidence import ROW_SUM_TOLERANCE, Evidence
 from unsmooth.explaining.result import VERDICTS
-from unsmooth.models import Anatomy
+from unsmooth.models import Anatomy, weight_hash
 from unsmooth.scanning.data import Source
 from unsmooth.scanning.manifest import describe_data, describe_model, describe_versions, now
 
@@ -19,7 +19,7 @@ def build_manifest(module: nn.Module, anatomy: Anatomy, evidence: Evidence, sour
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     return {
         "made": now(),
-        "model": describe_model([anatomy], module, device),
+        "model": describe_model([anatomy], module, device, weight_hash(module)),
         "data": None
         if source is None
         else describe_data(source, evidence.digests, evidence.sequences, evidence.tokens),

@@ -193,6 +193,11 @@ class RuleScore:
     majority: float
     rank_correlation: float | None
 
+    @property
+    def loses_to_guessing(self) -> bool:
+        """Whether always guessing the commoner direction is right more often."""
+        return self.accuracy < self.majority
+
 
 @dataclass(frozen=True)
 class Stack:

@@ -35,6 +35,24 @@ def score(rule: str, definition: str, predicted: Sequence[float], measured: Sequ
     )
 
 
+def best_rule(scores: Sequence[RuleScore]) -> RuleScore | None:
+    """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores.
+
+    Ties are broken by the rank correlation.
+    """
+
+    def rank(one: RuleScore) -> tuple[float, ...]:
+        numbers = (one.balanced_accuracy, one.accuracy, one.rank_correlation)
+        return tuple(-math.inf if value is None or not math.isfinite(value) else value for value in numbers)
+
+    return max(scores, key=rank, default=None)
+
+
+def verdict_score(scores: Sequence[RuleScore]) -> RuleScore | None:
+    """How well the verdicts tell the direction: "smoothing" is the rule `dominance` with a rise."""
+    return next((one for one in scores if one.rule == "dominance"), None)
+
+
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's rank correlation, ties at their mean rank; None for fewer than three layers or a constant side."""
     from scipy.stats import spearmanr

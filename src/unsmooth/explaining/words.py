@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 
 from unsmooth.explaining.result import LayerFinding, RuleScore, Stack
+from unsmooth.explaining.score import best_rule, verdict_score
+from unsmooth.numbers import Precision, spoken
 from unsmooth.spectra import Dominance
 
 
@@ -15,14 +17,14 @@ def reason(found: Dominance, known_rest: bool, ignored: Sequence[str], scale: fl
     rest = "the fastest other mode" if known_rest else "the rest, were attention to average all tokens,"
     verb = {"smoothing": "outgrows", "sharpening": "is outgrown by"}.get(found.verdict, "grows as fast as")
     text = (
-        f"The fastest mode of equal tokens grows by {found.mean_modulus:.3g} a layer and {verb} {rest} "
-        f"at {found.rest_modulus:.3g}"
+        f"The fastest mode of equal tokens grows by {spoken(found.mean_modulus, 3)} a layer and {verb} {rest} "
+        f"at {spoken(found.rest_modulus, 3)}"
     )
     if found.verdict == "preserving":
         text = "Neither equal tokens nor differences between tokens grow"
     if found.verdict == "sharpening" and found.mode_cosine is not None:
-        text += f", whose tokens have a mean cosine of {found.mode_cosine:.2f}".replace("-", "−")
-    at = f" (norm folded in at σ = {scale:.3g})" if scale is not None else ""
+        text += f", whose tokens have a mean cosine of {Precision(2)(found.mode_cosine)}"
+    at = f" (norm folded in at σ = {spoken(scale, 3)})" if scale is not None else ""
     if scale is None and place == "pre":
         at = " (norm folded in at σ = 1, for want of data)"
     left_out = f"; leaves out {_listed(ignored)}" if ignored else ""
@@ -40,16 +42,15 @@ def change(found: Dominance, known_rest: bool, flip: float | None, scale: float 
         return _change_of_eigenvalue(found) + _flip_note(found)
     if scale is None:
         return (
-            f"Below σ = {flip:.3g} of the stream the token mean grows and the layer smooths, above it does not "
+            f"Below σ = {spoken(flip, 3)} of the stream the token mean grows and the layer smooths, above it does not "
             f"(attention that averages all tokens)."
         )
     if (found.verdict == "smoothing") != (scale < flip):
         return _change_of_eigenvalue(found)  # measured attention decides, and not the averaging one behind `flip`
     side = "above" if scale < flip else "below"
     qualifier = ", were attention to average all tokens" if known_rest else ""
-    return (
-        f"A stream scaled to σ {side} {flip:.3g}, where it now is {scale:.3g}{qualifier}; or a norm weight scaled so."
-    )
+    now = f"where it now is {spoken(scale, 3)}{qualifier}"
+    return f"A stream scaled to σ {side} {spoken(flip, 3)}, {now}; or a norm weight scaled so."
 
 
 def _flip_note(found: Dominance) -> str:
@@ -66,38 +67,67 @@ def _change_of_eigenvalue(found: Dominance, whose: str = "of the summed H") -> s
     if found.verdict == "sharpening":
         return (
             f"Attention nearer to the average of all tokens, or an eigenvalue λ {whose} with |1 + λ| above "
-            f"{found.rest_modulus:.3g}."
+            f"{spoken(found.rest_modulus, 3)}."
         )
     return f"An eigenvalue λ {whose} outside the unit disc around −1."
 
 
 def _spoken(value: complex) -> str:
     if abs(value.imag) < 1e-6 * max(abs(value), 1e-30):
-        return f"{value.real:.3g}".replace("-", "−")
+        return spoken(value.real, 3)
     modulus, phase = cmath.polar(value)
-    return f"{value.real:.3g}{value.imag:+.3g}i (modulus {modulus:.3g}, {math.degrees(phase):.0f}°)".replace("-", "−")
+    turn = Precision(0)(math.degrees(phase))
+    return f"{spoken(value.real, 3)}{spoken(value.imag, 3, signed=True)}i (modulus {spoken(modulus, 3)}, {turn}°)"
 
 
-def sentence(name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleScore], stack: Stack | None) -> str:
-    """The finding in one sentence."""
+def sentence(
+    name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleScore], stack: Stack | None, broken: bool = False
+) -> str:
+    """The finding in one sentence: what was measured, what foretells it on this model, and only then the verdicts.
+
+    Args:
+        name: The model's name.
+        layers: Their findings.
+        scores: How well each rule foretells the measured directions.
+        stack: Growth over all layers.
+        broken: Whether activations were NaN or Inf; then nothing that was measured is told.
+    """
     counts = {verdict: sum(one.verdict == verdict for one in layers) for verdict in _ORDER}
     said = _listed([f"{count} {verdict}" for verdict, count in counts.items() if count])
-    text = f"{name}: of {len(layers)} layers taken alone, {said}"
-    measured = [one.measured for one in layers if one.measured is not None]
-    if not measured:
-        return f"{text} (weights only)."
-    rises = sum(value > 0 for value in measured)
-    text += f"; measured, t_sim rises over {rises} and falls over {len(measured) - rises}"
-    right = {one.rule: one.accuracy for one in scores}
-    if "eigenvalue" in right and "jacobian" in right:
-        text += (
-            f"; the plain eigenvalue rule gets {right['eigenvalue']:.0%} of directions right, the blocks' Jacobians "
-            f"{right['jacobian']:.0%}, always guessing the commoner one {scores[0].majority:.0%}"
-        )
+    measured = [one.measured for one in layers if one.measured is not None and math.isfinite(one.measured)]
+    if broken or not measured:
+        why = "activations were NaN or Inf, so nothing measured is told; " if broken else ""
+        return f"{name}: {why}of {len(layers)} layers taken alone, {said}{'' if broken else ' (weights only)'}."
+    rises, falls = sum(value > 0 for value in measured), sum(value < 0 for value in measured)
+    text = f"{name}: measured, t_sim rises over {rises} and falls over {falls} of {len(layers)} layers"
+    first = best_rule(scores)
+    if first is not None:
+        guessing = f"always guessing the commoner one {first.majority:.0%}"
+        if first.loses_to_guessing:
+            text += f"; no rule foretells the direction as well as {guessing}"
+        else:
+            text += f"; the rule {first.rule} foretells {first.accuracy:.0%} of the directions, {guessing}"
+    text += f"; taken alone, of {len(layers)} layers {said}"
+    if (found := verdict_score(scores)) is not None:
+        text += f", which gets {'only ' if found.loses_to_guessing else ''}{found.accuracy:.0%} of the directions right"
     if stack is not None:
         way = "outgrows" if stack.margin > 0 else "is outgrown by"
         text += f"; over the whole stack a change of the token mean {way} differences between tokens"
     return text + "."
+
+
+def verdicts_judged(scores: Sequence[RuleScore]) -> str:
+    """How well verdicts tell what the layers of this model did; empty where that was not measured."""
+    found = verdict_score(scores)
+    if found is None:
+        return ""
+    text = (
+        f"Read as forecasts of what each layer did, these verdicts are right in {found.accuracy:.0%} of "
+        f"{found.layers} layers; always guessing the commoner direction is in {found.majority:.0%}."
+    )
+    if found.loses_to_guessing:
+        text += " They say what a layer repeated for ever would do, not what it did here."
+    return text
 
 
 _ORDER = ("smoothing", "sharpening", "preserving", "undecided")

@@ -51,7 +51,8 @@ class Monitor:
         model: Compiled, wrapped or plain; None where a trainer brings it.
         every: Steps from one look to the next. The first is after the first step, or before it where `probe` is given.
         metrics: Names as in `unsmooth.scan`; None for mean_cosine and token_diversity.
-        rules: Such as "mean_cosine@last > 0.95 for 500 steps", alone to warn, or ("…", "stop"), or ("…", function).
+        rules: Such as "mean_cosine@last > 0.95 for 500 steps", alone to warn, or ("…", "stop"), or ("…", function). A
+            training may go well with tokens that are all alike; see `Rule`.
         probe: The batch to look at: a tensor, or a dict by the model's arguments. "first" takes the first
             that the model is called with in training. None reads the training passes themselves, dropout and all.
         sites: Where in each block, as in `unsmooth.scan`.

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from unsmooth.errors import expected
 from unsmooth.monitor.reading import Reading
+from unsmooth.numbers import spoken
 from unsmooth.scanning.condition import Condition
 
 
@@ -29,7 +30,7 @@ class Alarm:
         'mean_cosine@last > 0.9 holds (0.951 at layer 12, since step 100)'
         """
         since = f", since step {self.since}" if self.since < self.step else ""
-        return f"{self.rule} holds ({self.value:.4g} at layer {self.layer}{since})"
+        return f"{self.rule} holds ({spoken(self.value)} at layer {self.layer}{since})"
 
 
 Action: TypeAlias = Literal["warn", "stop"] | Callable[[Alarm], object]
@@ -41,6 +42,10 @@ class Rule:
 
     It holds "for N steps" when every look since a step at least N steps ago met the condition; one look is enough
     without. It is told once, and again only after it has ceased to hold. NaN meets no rule.
+
+    Alike tokens are no failure by themselves: a classifier that reads one token, or their mean, may make all of them
+    alike and be right. Let a rule stop only what the loss or the metric says is failing too, such as by a function that
+    looks at them.
 
     Args:
         text: ``METRIC[@LAYER[:SITE]] OP NUMBER [for N steps]``; LAYER is first, last, any or a number.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.files import write_whole
+from unsmooth.numbers import Precision, spoken
 from unsmooth.report.charts import chart_config, draw
 from unsmooth.report.extras import import_extra
 from unsmooth.report.profiles import profile_pictures
-from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of, spoken
+from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
 from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
-from unsmooth.report.why.page import parts_of, short, signed
+from unsmooth.report.why.page import parts_of
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation
@@ -84,13 +86,13 @@ def _environment() -> Any:
     made = environment(templates)
     made.filters.update(
         spoken=spoken,
-        short=short,
-        signed=signed,
+        short=partial(spoken, digits=3),
+        signed=partial(spoken, digits=3, signed=True),
         visible=_visible,
         manifest_rows=manifest_rows,
         facts=_scan_facts,
         percent=_percent,
-        cosine=_cosine,
+        cosine=Precision(),
         stand_out=_stand_out,
     )
     return made
@@ -178,9 +180,10 @@ def _change(scan: Scan, metric: str) -> str | None:
     found = scan.changes.get(metric)
     if found is None or number(found.mean) is None:
         return None
-    low, high = number(found.ci_low), number(found.ci_high)
-    interval = "" if low is None or high is None else f" ({low:+.4g} to {high:+.4g})"
-    return f"{found.mean:+.4g}{interval}, paired over {found.sequences} sequences".replace("-", "−")
+    say = Precision.of((found.mean, found.ci_low, found.ci_high))
+    mean, low, high = (say(value, signed=True) for value in (found.mean, found.ci_low, found.ci_high))
+    interval = "" if number(found.ci_low) is None else f" ({low} to {high})"
+    return f"{mean}{interval}, paired over {found.sequences} sequences"
 
 
 def _fact(label: str, said: Mapping[str, str | None]) -> dict[str, Any]:
@@ -242,11 +245,7 @@ def _stand_out(confounds: Sequence[Confound]) -> bool:
 
 def _moved(one: Confound) -> bool:
     without = (one.without_massive_tokens, one.without_outlier_dimensions, one.without_both)
-    return {_cosine(value) for value in without} != {_cosine(one.mean_cosine)}
-
-
-def _cosine(value: float) -> str:
-    return "–" if number(value) is None else f"{value:.3f}".replace("-", "−")
+    return {Precision()(value) for value in without} != {Precision()(one.mean_cosine)}
 
 
 def _percent(share: float) -> str:

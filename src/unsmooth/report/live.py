@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.files import write_whole
-from unsmooth.report.series import printable, spoken
+from unsmooth.numbers import spoken
+from unsmooth.report.series import printable
 from unsmooth.report.shell import environment, policy, resource
 
 if TYPE_CHECKING:

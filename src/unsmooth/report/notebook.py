@@ -7,8 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.numbers import spoken
 from unsmooth.report.charts import chart_svg, layer_chart
-from unsmooth.report.series import measured, series_of, spoken
+from unsmooth.report.series import measured, series_of
 
 if TYPE_CHECKING:
     from unsmooth.scanning.result import Scan

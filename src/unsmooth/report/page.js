@@ -18,7 +18,8 @@
     return made;
   }
 
-  const spoken = (value) => (value === null ? "–" : String(Number(value.toPrecision(4))).replace("-", "−"));
+  // 0 + value: no minus sign in front of a zero.
+  const spoken = (value) => (value === null ? "–" : String(0 + Number(value.toPrecision(4))).replace("-", "−"));
   const at = (column, index) => (column.length === 1 ? column[0] : column[index]);
   const curvesOf = (metric, site) => data.curves.filter((curve) => curve.metric === metric && curve.site === site);
   const hasBand = (row) => row.low !== null && row.high !== null;
@@ -108,12 +109,20 @@
     byId("facts").replaceChildren(...nodes.flat());
   }
 
-  // The mean is written to the digits that its interval supports: 0.520 ± 0.021.
-  function meanAndHalf(row) {
-    const half = hasBand(row) ? (row.high - row.low) / 2 : 0;
-    if (row.mean === null || !(half > 0)) return row.value;
-    const digits = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(half))));
-    return `${row.mean.toFixed(digits)} ± ${half.toFixed(digits)}`.replaceAll("-", "−");
+  // One precision for all figures of a table, as unsmooth.numbers.Precision has it.
+  function precisionOf(values) {
+    const largest = Math.max(0, ...values.filter((value) => value !== null).map(Math.abs));
+    const order = largest ? Math.floor(Math.log10(largest)) : 0;
+    const written = (value) => {
+      if (order <= -5 || order >= 7) return value.toExponential(2);
+      return value.toFixed(order >= 2 ? Math.max(0, 3 - order) : 2 - Math.min(order, -1));
+    };
+    return (value) => written(Number(written(value)) ? value : 0).replaceAll("-", "−");
+  }
+
+  function meanAndHalf(row, say) {
+    if (row.mean === null) return "–";
+    return hasBand(row) ? `${say(row.mean)} ± ${say((row.high - row.low) / 2)}` : say(row.mean);
   }
 
   function writeTable(curves) {
@@ -121,6 +130,7 @@
     const head = element("tr");
     head.append(element("th", "layer"));
     const cells = new Map();
+    const say = precisionOf(curves.flatMap((curve) => curve.mean));
     for (const curve of curves) {
       const { name, colour, dashed } = data.series[curve.series];
       const swatch = element("span", "", dashed ? "swatch dashed" : "swatch");
@@ -131,7 +141,7 @@
       head.append(title);
       for (const row of rowsOf(curve)) {
         if (!cells.has(row.layer)) cells.set(row.layer, new Map());
-        cells.get(row.layer).set(curve.series, meanAndHalf(row));
+        cells.get(row.layer).set(curve.series, meanAndHalf(row, say));
       }
     }
     table.tHead.replaceChildren(head);

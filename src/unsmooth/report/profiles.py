@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unsmooth.numbers import spoken
 from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
 from unsmooth.report.extras import import_extra
-from unsmooth.report.series import Series, number, printable, spoken
+from unsmooth.report.series import Series, number, printable
 
 if TYPE_CHECKING:
     import altair

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unsmooth.errors import expected
+from unsmooth.numbers import spoken
 
 if TYPE_CHECKING:
     from unsmooth.scanning.result import Row, Scan
@@ -84,15 +85,6 @@ def number(value: float | None) -> float | None:
     (0.333333, None)
     """
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
-
-
-def spoken(value: float | None) -> str:
-    """A number for people, with a real minus sign.
-
-    >>> spoken(-0.123456), spoken(float("nan"))
-    ('−0.1235', '–')
-    """
-    return f"{value:.4g}".replace("-", "−") if value is not None and math.isfinite(value) else "–"
 
 
 def chance_levels(series: Sequence[Series], metric: str) -> list[dict[str, float | str]]:

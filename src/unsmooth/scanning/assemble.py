@@ -15,7 +15,14 @@ from unsmooth.scanning.chance import chance_level, rounding_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
 from unsmooth.scanning.gathering import MAPS, MAPS_MEANING, MapSums
-from unsmooth.scanning.manifest import describe_data, describe_definitions, describe_model, describe_versions, now
+from unsmooth.scanning.manifest import (
+    cut_note,
+    describe_data,
+    describe_definitions,
+    describe_model,
+    describe_versions,
+    now,
+)
 from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.ranks import world
 from unsmooth.scanning.result import Change, Confound, MetricCard, Row, Scan
@@ -34,6 +41,7 @@ def assemble(
     digests: Sequence[bytes],
     plan: Plan,
     tokenizer: Any | None,
+    weights: str | None,
 ) -> Scan:
     """Read the numbers of every stack off its sums and put their definitions beside them."""
     ran = [(anatomy, collector, collector.state) for anatomy, collector in watched if collector.state is not None]
@@ -49,9 +57,9 @@ def assemble(
     counts = [state.length_counts() for *_, state in ran]
     sequences = max(sum(lengths.values()) for lengths in counts)
     tokens = sum(length * count for lengths in counts for length, count in lengths.items())
-    manifest = {
+    manifest: dict[str, Any] = {
         "created": now(),
-        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, plan.fingerprint),
+        "model": describe_model([anatomy for anatomy, *_ in ran], model, ran[0][1].device, weights),
         "data": describe_data(source, digests, sequences, tokens),
         "definitions": describe_definitions(plan.metrics, sites, plan.tokens),
         "versions": describe_versions(),
@@ -63,7 +71,7 @@ def assemble(
             part,
             name=f"{name} · {part.stack}" if part.stack and len(watched) > 1 else name,
             manifest=manifest,
-            notes=(*part.notes, *unread),
+            notes=(*part.notes, *cut_note(manifest["data"]), *unread),
         )
         for part in parts
     ]

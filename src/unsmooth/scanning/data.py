@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Source:
         replayable: Whether `read` gives the same batches again.
         sharded: Whether each rank's source already holds only that rank's share.
         details: More for the manifest.
+        cuts: Of texts, what the limit left out, by the number of the batch; filled as batches are read.
     """
 
     kind: str
@@ -43,6 +44,21 @@ class Source:
     details: Mapping[str, Any]
     replayable: bool = True
     sharded: bool = False
+    cuts: dict[int, Cut] = field(default_factory=dict)
+
+
+class Cut(NamedTuple):
+    """What a limit left out of some texts.
+
+    Attributes:
+        texts: How many were cut.
+        tokens: How many tokens went.
+        of_tokens: How many there were, special tokens included.
+    """
+
+    texts: int
+    tokens: int
+    of_tokens: int
 
 
 @dataclass(frozen=True)
@@ -157,12 +173,27 @@ def _open_texts(texts: list[str], how: Preprocessing, details: Mapping[str, Any]
         tokenizer.pad_token = tokenizer.eos_token
 
     def encode(start: int, stop: int) -> Mapping[str, Tensor]:
-        encoded = tokenizer(
-            texts[start:stop], padding=True, truncation=True, max_length=how.length, return_tensors="pt"
-        )
+        some = texts[start:stop]
+        encoded = tokenizer(some, padding=True, truncation=True, max_length=how.length, return_tensors="pt")
+        source.cuts[start // how.batch_size] = _cut(tokenizer, some, encoded, how.length)
         return dict(encoded)
 
-    return _sliced("texts", len(texts), encode, how, {**details, "texts": len(texts), "max_length": how.length})
+    source = _sliced("texts", len(texts), encode, how, {**details, "texts": len(texts), "max_length": how.length})
+    return source
+
+
+def _cut(tokenizer: Any, texts: Sequence[str], encoded: Any, length: int) -> Cut:
+    """What was cut off: the tokenizers library keeps it; others are asked again for texts that reach the limit."""
+    mask_BN = encoded.get("attention_mask", torch.ones_like(encoded["input_ids"]))
+    lengths = [int(count) for count in mask_BN.sum(dim=1)]
+    if (fast := getattr(encoded, "encodings", None)) is not None:
+        went = [sum(more.special_tokens_mask.count(0) for more in one.overflowing) for one in fast]
+    else:
+        went = [
+            max(0, len(tokenizer(text)["input_ids"]) - length) if kept >= length else 0
+            for text, kept in zip(texts, lengths, strict=True)
+        ]
+    return Cut(sum(map(bool, went)), sum(went), sum(lengths) + sum(went))
 
 
 def _open_images(images: list[Any], how: Preprocessing, details: Mapping[str, Any]) -> Source:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -14,6 +13,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_anatomy, load
 from unsmooth.models.spread import check_device
+from unsmooth.numbers import Precision
 from unsmooth.presets import PRESETS, Preset
 from unsmooth.scanning.assemble import model_name
 from unsmooth.scanning.calling import as_inputs, image_size, token_ids, transformers_core
@@ -23,6 +23,7 @@ from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics
 from unsmooth.scanning.published import find_preset, misfit, only
 from unsmooth.scanning.result import Row, Scan
 from unsmooth.scanning.run import preprocessing
+from unsmooth.scanning.sentence import direction_of
 
 if TYPE_CHECKING:
     import pandas
@@ -85,12 +86,13 @@ class Definitions:
         return max(gaps, key=lambda gap: gap.size, default=None)
 
     def verdict(self, preset: str) -> str:
-        """Whether tokens grow "more" or "less" alike by this definition, else "open"."""
+        """Whether tokens grow "more" or "less" alike by this definition, else "open"; see `Scan.sentence`."""
         scan, name = self.scans[preset], self.presets[preset].curve
-        rises, change = scan.metrics[name].rises_when_alike, scan.changes.get(name)
-        if rises is None or change is None or math.isnan(change.mean) or change.ci_low <= 0.0 <= change.ci_high:
+        if not scan.healthy or name not in scan.changes:
             return "open"
-        return "more" if (change.mean > 0) == rises else "less"
+        first, *_, last = self.curve(preset)
+        found = direction_of(scan.metrics[name], first, last, scan.changes[name])
+        return found if found in ("more", "less") else "open"
 
     @property
     def sentence(self) -> str:
@@ -98,9 +100,10 @@ class Definitions:
         parts = []
         for gap in self.gaps:
             ends = [self.curve(name)[-1].mean for name in self.quantities[gap.quantity]]
+            say = Precision.of((*ends, gap.size), decimals=2)
             parts.append(
-                f"{len(ends)} definitions of {gap.quantity} put the last layer of {self.name} between {min(ends):.2f} "
-                f"and {max(ends):.2f}; they are furthest apart at layer {gap.layer}, {gap.size:.2f} between "
+                f"{len(ends)} definitions of {gap.quantity} put the last layer of {self.name} between {say(min(ends))} "
+                f"and {say(max(ends))}; they are furthest apart at layer {gap.layer}, {say(gap.size)} between "
                 f"{gap.lower} and {gap.higher}."
             )
         verdicts = [self.verdict(name) for name in self.scans]

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.functional import BoundMetric
-from unsmooth.models import Anatomy, origin_of, weight_hash
-from unsmooth.models.fingerprint import add_tensor
+from unsmooth.models import Anatomy, origin_of
+from unsmooth.models.fingerprint import HASHED, add_tensor
 from unsmooth.models.remedied import describe_remedies
 from unsmooth.scanning.calling import TOKEN_CHOICES
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO, OUTLIER_DIMENSION_RATIO
-from unsmooth.scanning.data import RawBatch, Source
+from unsmooth.scanning.data import Cut, RawBatch, Source
+from unsmooth.scanning.sentence import DIRECTION
 
 PACKAGES = (
     "unsmooth",
@@ -51,9 +52,9 @@ def combine_hashes(digests: Sequence[bytes]) -> str:
 
 
 def describe_model(
-    stacks: Sequence[Anatomy], model: nn.Module, device: torch.device, fingerprint: bool = True
+    stacks: Sequence[Anatomy], model: nn.Module, device: torch.device, weights: str | None
 ) -> dict[str, Any]:
-    """Who the model is, by name and, with a fingerprint, by content."""
+    """Who the model is, by name and, where `weights` were hashed, by content."""
     blocks = {path: block for stack in stacks for path, block in stack.blocks.items()}
     named = {stack.stack: len(stack.blocks) for stack in stacks if stack.stack}
     origin = origin_of(model)
@@ -68,9 +69,25 @@ def describe_model(
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}),
         "remedies": describe_remedies(blocks),
-        "weights_sha256": weight_hash(model) if fingerprint else None,
+        "weights_sha256": weights,
+        "weights_sha256_of": HASHED,
         "device": _device_name(device),
     }
+
+
+def cut_note(data: Mapping[str, Any]) -> list[str]:
+    """That texts were cut, from what a manifest says of the data; nothing where none was.
+
+    >>> cut_note({"max_length": 512, "cut": {"texts": 1, "tokens": 88, "of_tokens": 600}})
+    ['Texts of more than 512 tokens were cut (1 of them): 88 of 600 tokens went.']
+    """
+    cut = data.get("cut")
+    if not cut or not cut["tokens"]:
+        return []
+    return [
+        f"Texts of more than {data['max_length']} tokens were cut ({cut['texts']} of them): {cut['tokens']} of "
+        f"{cut['of_tokens']} tokens went."
+    ]
 
 
 def _device_name(device: torch.device) -> str:
@@ -80,10 +97,12 @@ def _device_name(device: torch.device) -> str:
 
 
 def describe_data(source: Source, digests: Sequence[bytes], sequences: int, tokens: int) -> dict[str, Any]:
-    """What was read."""
+    """What was read, and of texts what was cut off at `max_length`."""
+    cuts = [cut for number, cut in sorted(source.cuts.items()) if number < len(digests)]
     return {
         "kind": source.kind,
         **source.details,
+        **({"cut": Cut(*map(sum, zip(*cuts, strict=True)))._asdict()} if cuts else {}),
         "batches": len(digests),
         "sequences": sequences,
         "tokens": tokens,
@@ -98,6 +117,7 @@ def describe_definitions(metrics: Sequence[BoundMetric], sites: Mapping[str, str
         "sites": dict(sites),
         "tokens": f"{tokens}: {TOKEN_CHOICES[tokens]}",
         "aggregation": AGGREGATION,
+        "direction": DIRECTION,
         "massive_token": f"norm more than {MASSIVE_TOKEN_RATIO:g} times the median norm of the sequence's tokens",
         "outlier_dimension": f"mean absolute value more than {OUTLIER_DIMENSION_RATIO:g} times the median dimension's",
         "precision": "statistics in float32 or better, sums over sequences in float64",

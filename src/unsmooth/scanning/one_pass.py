@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from unsmooth.models import Anatomy, special_ids
+from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import is_sharded
 from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.assemble import assemble
@@ -35,13 +36,13 @@ from unsmooth.scanning.in_step import batches_in_step
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.progress import progress_bar
-from unsmooth.scanning.ranks import merge, own_batches, world
+from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
 
 
 class ScanInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a scan; `scan` holds what was measured until then, None where nothing was."""
+    """Ctrl-C or SIGTERM during a scan; `scan` holds what was measured until then, None where nothing was."""
 
     def __init__(self, scan: Scan | None) -> None:
         super().__init__("the scan was interrupted")
@@ -68,7 +69,8 @@ def one_pass(
     """A scan for each plan. They may differ in metrics, sites, tokens, confounds and name; the rest is the first's."""
     core = transformers_core(module, *stacks)
     entry = module if core is None else core
-    with moved(module, plans[0].device) as device, quiet_evaluation(module):
+    hashed = hashing(module) if plans[0].fingerprint else nullcontext()
+    with moved(module, plans[0].device) as device, quiet_evaluation(module), hashed as weight_hash:
         words, alone = _vocabulary(core), len(stacks) == 1
         watched = [
             _Watched(
@@ -80,24 +82,29 @@ def one_pass(
             for stack in stacks
         ]
         digests: dict[int, bytes] = {}
-        interrupted = False
-        try:
-            beside = every_stack(module, stacks)
-            _read_all(watched, core, beside, source, digests, special_ids(module, tokenizer), label)
-        except KeyboardInterrupt:
-            interrupted = True
-        for one in watched:
-            one.collector.settle()
-        in_order = [digests[number] for number in sorted(digests)]
-        if not interrupted:
+        weights, interrupted = None, False
+        with lost_ranks_told():
+            try:
+                beside = every_stack(module, stacks)
+                _read_all(watched, core, beside, source, digests, special_ids(module, tokenizer), label)
+            except KeyboardInterrupt:
+                interrupted = True
             for one in watched:
-                in_order = merge(one.collector, digests)
-        if interrupted and all(one.collector.state is None for one in watched):
-            raise ScanInterrupted(None)
+                one.collector.settle()
+            in_order = [digests[number] for number in sorted(digests)]
+            if not interrupted:
+                for one in watched:
+                    in_order = merge(one.collector, digests)
+            if interrupted and all(one.collector.state is None for one in watched):
+                raise ScanInterrupted(None)
+            try:
+                weights = None if weight_hash is None else weight_hash()
+            except KeyboardInterrupt:
+                interrupted = True
         results = []
         for plan in plans:
             found = [(one.anatomy, one.collector) for one in watched if one.plan is plan]
-            results.append(assemble(found, module, source, in_order, plan, tokenizer))
+            results.append(assemble(found, module, source, in_order, plan, tokenizer, weights))
     if interrupted:
         note = f"Interrupted after {len(digests)} batches: the numbers are those of what was read."
         raise ScanInterrupted(marked_unfinished(results[0], note))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 from torchmetrics import Metric
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source
 from unsmooth.scanning.gathering import merge_gatherings
@@ -17,6 +19,24 @@ def world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+@contextmanager
+def lost_ranks_told() -> Iterator[None]:
+    """What a process group says when one of its processes is gone or hangs, in one line.
+
+    Gloo raises a bare RuntimeError that begins with a line of its own source.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not any(one in str(error).lower() for one in ("gloo", "nccl")):
+            raise
+        rank, size = world()
+        raise UnsmoothError(
+            f"Expected {size} processes to scan together but got no answer from another one on rank {rank}. "
+            "Try the same command again; what the lost process said last tells why."
+        ) from error
 
 
 def own_batches(source: Source, max_batches: int | None) -> Iterator[tuple[int, RawBatch]]:

@@ -134,7 +134,10 @@ class Scan:
         profiles: What is behind some metrics: spectra, histograms, one number for every two layers.
         confounds: Massive tokens and outlier dimensions by residual layer.
         notes: What a reader must know: sequences left out, NaN activations, an interruption.
-        sentence: The finding in one sentence.
+        sentence: The finding in one sentence. It tells a direction only where the 95 % interval of the change leaves
+            out 0 and the change is at least 0.02: of metrics that rise as tokens become alike, which are at most 1, as
+            a difference, of others as a share of the larger end. It tells none from one sequence, or where activations
+            were NaN or Inf, and says where texts were cut by more than a tenth of their tokens.
         baseline: The same architecture with random weights on the same data, where asked for.
         complete: False after an interruption.
         healthy: False where activations were NaN or Inf; `notes` says where.

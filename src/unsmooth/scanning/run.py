@@ -20,6 +20,7 @@ from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, chec
 from unsmooth.scanning.published import as_published, check_alone, check_fits, find_preset
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import compared_with
+from unsmooth.stopping import ended_as_interrupted
 
 
 def scan(
@@ -54,6 +55,8 @@ def scan(
     model in training mode is in evaluation mode for all of them until its last scan ends, and one that `device` moves
     is moved for all. Under ``torchrun`` with an initialised process group the batches are dealt out to the ranks and
     every rank returns the result of all.
+
+    Ctrl-C, or SIGTERM where nobody else handles it, ends a scan with `ScanInterrupted`, which holds what was measured.
 
     Args:
         model: An nn.Module, or a name for `unsmooth.load`.
@@ -118,17 +121,18 @@ def scan(
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
-    [found] = one_pass(module, stacks, source, [plan], how.tokenizer, label="scan")
-    found = _with_baseline(found, module, source, plan, how.tokenizer) if baseline else found
+    with ended_as_interrupted():
+        [found] = one_pass(module, stacks, source, [plan], how.tokenizer, label="scan")
+        found = _with_baseline(found, module, source, plan, how.tokenizer) if baseline else found
     return found if chosen is None else as_published(found, chosen)
 
 
 def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan, tokenizer: Any | None) -> Scan:
-    random = with_random_weights(module, plan.seed)
     plan = replace(plan, name=f"{found.name} (random weights)")
     try:
+        random = with_random_weights(module, plan.seed)
         [other] = one_pass(random, find_stacks(random, plan.blocks), source, [plan], tokenizer, label="random weights")
-    except ScanInterrupted:
+    except KeyboardInterrupt:
         raise ScanInterrupted(replace(found, notes=(*found.notes, "Interrupted before the baseline."))) from None
     return compared_with(found, other)
 

@@ -12,12 +12,12 @@ import torch
 
 from unsmooth.errors import expected
 from unsmooth.models.randomise import private_randomness
+from unsmooth.stopping import asked_to_stop
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
 from unsmooth.training.place import Place
 from unsmooth.training.run import LossNotFiniteError, Run
-from unsmooth.training.stopping import asked_to_stop
 
 Tell = Callable[[Progress], None]
 AT_ONCE = 4

@@ -66,6 +66,6 @@ def test_synthetic_data_and_the_reason_of_a_stop_are_said():
 def test_sentence_tells_result_and_change(run_folders):
     assert sentence_of(variants_of([read_run(run_folders["one"])])[0]) == (
         "vit_cifar (tiny), trained on cifar100 for 4 epochs (400 steps) reaches accuracy 0.5891 and "
-        f"evaluation loss {loss_at(400, lift=0.2):.4g}. The mean_cosine of the tokens that leave the last layer rose "
+        f"evaluation loss {loss_at(400, lift=0.2):.4g}. The mean_cosine of the tokens that leave the last layer went "
         "from 0.08 before training to 0.7 at the end."
     )

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from unsmooth.arena.plan import PLAIN, Entrant
 from unsmooth.arena.standing import Standing, Standings
 from unsmooth.evidence.interval import LEVEL, Interval
+from unsmooth.numbers import Precision, spoken
 from unsmooth.report.evidence.words import in_words
-from unsmooth.report.why.page import short
 
 _MEBIBYTE = 2**20
 _SHARES = ("accuracy",)
@@ -83,7 +83,7 @@ def _told(found: Standings, interval: Interval | None, digits: int) -> str:
     scale = scale_of(found)
     told = scaled(interval, scale)
     if scale == 1:
-        return short(told.value) if _has_one_seed(found) else in_words(told)
+        return spoken(told.value, 3) if _has_one_seed(found) else in_words(told)
     value, low, high = (f"{one:.{digits}f}".replace("-", "−") for one in (told.value, told.low, told.high))
     if _has_one_seed(found):
         return value
@@ -111,7 +111,7 @@ def _rate(line: Standing) -> str:
 
 
 def _last(curve: object) -> str:
-    return f"{curve[-1].value:.3f}".replace("-", "−") if isinstance(curve, list | tuple) and curve else "–"
+    return Precision()(curve[-1].value if isinstance(curve, list | tuple) and curve else None)
 
 
 def _memory(line: Standing) -> str:

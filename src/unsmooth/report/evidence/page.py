@@ -10,12 +10,13 @@ from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.evidence.ledger import Entry
 from unsmooth.evidence.store import Store
 from unsmooth.files import write_whole
+from unsmooth.numbers import spoken
 from unsmooth.report.evidence import words
 from unsmooth.report.evidence.figures import panel_svg
 from unsmooth.report.evidence.rows import axes_of, looks_of, series_rows
 from unsmooth.report.evidence.studies import StudyRuns, data_in_words, studies_of, variant_cells
 from unsmooth.report.extras import import_extra
-from unsmooth.report.series import printable, spoken
+from unsmooth.report.series import printable
 from unsmooth.report.shell import environment, policy, resource
 
 _MOST_LINES = 40  # of a table of numbers

@@ -11,10 +11,10 @@ from unsmooth.evidence.ledger import Entry, minutes_of
 from unsmooth.evidence.scale import SCALES, Scale
 from unsmooth.evidence.store import Store
 from unsmooth.evidence.study import STUDIES, Trained
+from unsmooth.numbers import spoken
 from unsmooth.report.evidence.words import in_words
 from unsmooth.report.series import number
 from unsmooth.report.training.words import duration
-from unsmooth.report.why.page import short
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def over_runs(values: Iterable[float | None]) -> str:
     ('2 [−10.7, 14.7]', '1', '–')
     """
     known = [value for value in values if value is not None]
-    return in_words(over_seeds(known)) if len(known) > 1 else short(known[0] if known else None)
+    return in_words(over_seeds(known)) if len(known) > 1 else spoken(known[0] if known else None, 3)
 
 
 def variant_cells(runs: Sequence[Trained]) -> dict[str, str]:

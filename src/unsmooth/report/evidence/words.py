@@ -8,9 +8,9 @@ from typing import Any
 
 from unsmooth.evidence.interval import Interval
 from unsmooth.evidence.ledger import Entry
+from unsmooth.numbers import spoken
 from unsmooth.report.series import number
 from unsmooth.report.training.words import duration
-from unsmooth.report.why.page import short
 
 STANDINGS = {"confirmed": "✓", "refuted": "✗", "undecided": "?", "not run": "–"}
 """What a claim may stand at, each with a sign, so that nothing rests on colour alone."""
@@ -31,8 +31,9 @@ def in_words(interval: Interval) -> str:
     """
     low, high = number(interval.low), number(interval.high)
     if low is None and high is None:
-        return f"{short(interval.value)} (no interval from {interval.count})"
-    return f"{short(interval.value)} [{'−∞' if low is None else short(low)}, {'∞' if high is None else short(high)}]"
+        return f"{spoken(interval.value, 3)} (no interval from {interval.count})"
+    ends = "−∞" if low is None else spoken(low, 3), "∞" if high is None else spoken(high, 3)
+    return f"{spoken(interval.value, 3)} [{', '.join(ends)}]"
 
 
 def effect(entry: Entry) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unsmooth.evidence.figure import Figure, Panel, Series
+from unsmooth.numbers import spoken
 from unsmooth.report.plates.curves import curve_series
 from unsmooth.report.plates.plate import Plate, Table, card_of
-from unsmooth.report.series import spoken
 
 if TYPE_CHECKING:
     from unsmooth.scanning.definitions import Definitions

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.files import write_whole
+from unsmooth.numbers import spoken
 from unsmooth.report.extras import import_extra
 from unsmooth.report.html import manifest_rows, script_json
-from unsmooth.report.series import printable, spoken
+from unsmooth.report.series import printable
 from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
 from unsmooth.report.training import words
 from unsmooth.report.training.board import Board, Limits, Subject

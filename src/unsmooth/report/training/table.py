@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unsmooth.report.series import printable, spoken
+from unsmooth.numbers import spoken
+from unsmooth.report.series import printable
 from unsmooth.report.training import words
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant, variants_of

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from unsmooth.report.series import Series, measured, printable, spoken
+from unsmooth.numbers import Precision, spoken
+from unsmooth.report.series import Series, measured, printable
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant, what_ran
 from unsmooth.training.reading import Measurement, TrainedRun
@@ -85,10 +86,9 @@ def similarity_change(variant: Variant) -> str:
     name = f"{printable(metric)} of the tokens that leave the last layer"
     if all(len(run.measurements) == 1 for run in runs):
         return f"Token similarity ({name}) was measured once: {mean_and_spread(last)}."
-    verb = "rose" if fmean(last) > fmean(first) else "fell" if fmean(last) < fmean(first) else "stayed"
     since = "before training" if runs[0].measurements[0].step == 0 else f"at step {runs[0].measurements[0].step:,}"
     until = "at the end" if all(run.state == "finished" for run in runs) else "at the last measurement"
-    return f"The {name} {verb} from {mean_and_spread(first)} {since} to {mean_and_spread(last)} {until}."
+    return f"The {name} went from {mean_and_spread(first)} {since} to {mean_and_spread(last)} {until}."
 
 
 def last_layer(measurement: Measurement, metric: str, site: str) -> float | None:
@@ -149,7 +149,8 @@ def mean_and_spread(values: Sequence[float]) -> str:
     if not spread:
         return spoken(values[0])
     digits = max(0, 1 - int(f"{spread:e}".split("e")[1]))
-    return f"{fmean(values):.{digits}f} ± {spread:.{digits}f}".replace("-", "−")
+    say = Precision(digits)
+    return f"{say(fmean(values))} ± {say(spread)}"
 
 
 def duration(seconds: object) -> str:

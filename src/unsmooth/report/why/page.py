@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.report.extras import import_extra
-from unsmooth.report.series import spoken, unique
+from unsmooth.report.series import unique
 from unsmooth.report.why.figures import why_config
 from unsmooth.report.why.panels import Figures, Limits, Panel
 from unsmooth.report.why.rows import LOOKS, Look
@@ -117,22 +117,3 @@ def _column(values: list[Any], columns: dict[str, int]) -> int:
     words = {value: place for place, value in enumerate(dict.fromkeys(values)) if isinstance(value, str)}
     coded = {"words": list(words), "at": [words[value] for value in values]} if 0 < len(words) < len(values) else values
     return columns.setdefault(json.dumps(coded), len(columns))
-
-
-def short(value: float | None) -> str:
-    """Three digits.
-
-    >>> short(1.2345), short(-0.00012345), short(None)
-    ('1.23', '−0.000123', '–')
-    """
-    return spoken(None if value is None else float(f"{value:.3g}"))
-
-
-def signed(value: float | None) -> str:
-    """Three digits of a change, with its sign.
-
-    >>> signed(0.25), signed(-0.5), signed(None)
-    ('+0.25', '−0.5', '–')
-    """
-    text = short(value)
-    return f"+{text}" if value and text[0] not in "−–" else text

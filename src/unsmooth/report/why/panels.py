@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from unsmooth.explaining.score import best_rule
 from unsmooth.report.series import number, printable
 from unsmooth.report.why import draw, rows
 from unsmooth.report.why.words import (
@@ -155,7 +156,8 @@ class Figures:
 
     def _prediction(self) -> Iterable[Panel]:
         given = (rule for one in self.explanation.layers for rule in one.predicted)
-        for rule in dict.fromkeys([*self.explanation.rules, *given]):
+        best = best_rule(self.explanation.scores)  # the one that is shown first
+        for rule in dict.fromkeys([*([best.rule] if best else []), *self.explanation.rules, *given]):
             points = rows.prediction_rows(self.explanation.layers, rule)
             if points:
                 title = f"Predicted and measured change: {printable(rule)}"

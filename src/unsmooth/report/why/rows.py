@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.series import number, printable, spoken
+from unsmooth.numbers import spoken
+from unsmooth.report.series import number, printable
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation, HeadFinding, LayerFinding

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.series import number, printable, spoken
+from unsmooth.explaining.words import verdicts_judged
+from unsmooth.numbers import spoken
+from unsmooth.report.series import number, printable
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation, LayerFinding, Stack
@@ -42,11 +44,12 @@ def cloud_caption(one: LayerFinding, count: int, shown: int, other: tuple[float,
 
 
 def verdicts_caption(explanation: Explanation) -> str:
-    """How many layers and heads go which way."""
+    """How many layers and heads go which way, and whether the layers did."""
     said = [f"Layers: {_counted(explanation.layers)}."]
     if explanation.heads:
         said.append(f"Heads, each as if alone in its layer: {_counted(explanation.heads)}.")
-    return " ".join(said)
+    said.append(verdicts_judged(explanation.scores))
+    return " ".join(filter(None, said))
 
 
 def _counted(findings: Sequence[Any]) -> str:
