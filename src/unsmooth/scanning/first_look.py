@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy
+from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Reads
 from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import pattern_of
-from unsmooth.models.watch import first_input, uncompiled
+from unsmooth.models.watch import first_input
 from unsmooth.scanning.calling import RESERVED, call
 from unsmooth.scanning.data import RawBatch
 
@@ -98,9 +99,7 @@ def _glance(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> _Glance:
     in_part = not is_spread(entry)  # where it lets weights go, at its end, that were fetched
     home = home_of(entry)
     with (
-        torch.random.fork_rng(
-            [home] if home.type == "cuda" else []
-        ),  # each try draws the same numbers, and leaves none
+        torch.random.fork_rng([home] if home.type == "cuda" else []),  # tries draw the same numbers, and leave none
         torch.no_grad(),
         uncompiled(entry),
         stack.host.prepare(entry),
@@ -128,10 +127,10 @@ def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
             values = output if isinstance(output, tuple | list) else (output,)
             glance.left = tuple(one for one in values if isinstance(one, Tensor))
 
-    with ExitStack() as hooks:
+    with Hooks() as hook:
         for block in stack.blocks.values():
-            hooks.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            hooks.callback(block.register_forward_hook(leave).remove)
+            hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+            hook(block.register_forward_hook, leave)
         yield
 
 
@@ -272,11 +271,10 @@ def watch_others(model: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[dict[s
     measured = [block for stack in stacks for block in stack.blocks.values()]
     inside = {module for block in measured for module in block.modules()}
     called: dict[str, None] = {}
-    with ExitStack() as hooks:
+    with Hooks() as hook:
         for path, block in _blocks_with_attention(model):
             if inside.isdisjoint(block.modules()):
-                handle = block.register_forward_pre_hook(lambda *_, path=path: called.update({path: None}))
-                hooks.callback(handle.remove)
+                hook(block.register_forward_pre_hook, lambda *_, path=path: called.update({path: None}))
         yield called
 
 
