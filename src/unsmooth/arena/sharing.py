@@ -16,13 +16,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from unsmooth import stopping
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Plan
 from unsmooth.arena.refusing import OtherResultsError
 from unsmooth.arena.stalling import ends_when_stalled, has_stalled
 from unsmooth.arena.working import carry_out_arena, check_results, settle_models
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.training import Progress, stopping
+from unsmooth.training import Progress
 from unsmooth.training.driving import Tell
 
 logger = logging.getLogger("unsmooth.arena")
