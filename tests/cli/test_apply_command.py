@@ -157,7 +157,7 @@ def one_line(text: str) -> str:
         (["deescalate(tau=3)", "BERT"], "tau between 0.0 and 2.0 but got 3"),
         (["deescalate", "BERT", "--set", "tau=3"], "tau between 0.0 and 2.0 but got 3"),
         (["deescalate", "BERT", "--set", "tau=much"], "tau between 0.0 and 2.0 but got 'much'"),
-        (["deescalate", "BERT", "--set", "place=valeus"], "Did you mean 'values'"),
+        (["deescalate", "BERT", "--set", "place=valeus"], "Try place='values'"),
         (["deescalate", "BERT", "--set", "tau"], "key=value"),
         (["deescalate + smooth", "BERT", "--set", "tau=1"], "--set beside one remedy"),
         (["deescalate", "BERT", "--fold"], "remedies that fold into weights but got deescalate"),

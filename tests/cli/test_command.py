@@ -129,6 +129,10 @@ def one_line(text: str) -> str:
         (["scan", "BERT", "PAGE", "--dtype", "float31"], "float31"),
         (["scan", "BERT", "missing.txt"], "an existing text file or folder"),
         (["scan", "BERT", "EMPTY"], "at least one text"),
+        (
+            ["scan", "BERT", "PDF"],
+            "a readable text file at paper.pdf but got one that is no UTF-8 text. Try its text in",
+        ),
         (["scan", "BERT", "SHORT"], "two or more tokens"),
         (["scan", "./no-such-folder", "PAGE"], "no-such-folder"),
         (["scan", "BERT", "PAGE", "--out", "TAKEN"], "a writable folder"),
@@ -142,12 +146,14 @@ def test_bad_input_is_told_in_one_line(bert_folder, page, tmp_path, capsys, word
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("cat")
     (tmp_path / "taken").write_text("mine")
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n")
     before = sorted(tmp_path.rglob("*"))
     places = {
         "BERT": str(bert_folder),
         "PAGE": str(page),
         "EMPTY": str(tmp_path / "empty.txt"),
         "SHORT": str(tmp_path / "short.txt"),
+        "PDF": str(tmp_path / "paper.pdf"),
         "TAKEN": str(tmp_path / "taken"),
     }
     assert run([places.get(word, word) for word in words]) == 2

@@ -146,7 +146,9 @@ def read_texts(path: Path) -> list[str]:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise expected(f"a readable UTF-8 text file at {path.name}", type(error).__name__, "another file") from None
+        got = "one that is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        hint = f"its text in a file of its own ({', '.join(TEXT_SUFFIXES)})"
+        raise expected(f"a readable text file at {path.name}", got, hint) from None
     if path.suffix.lower() == ".jsonl":
         return [_jsonl_text(path, number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
     lines = [line.strip() for line in content.splitlines()]
