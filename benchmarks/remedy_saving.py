@@ -3,7 +3,7 @@
     python -m benchmarks.remedy_saving [--out benchmarks/results/remedy_saving.json]
 
 On the first tiny model of transformers that can have the remedy, with its parameters moved and a step of a Trainer
-taken. "equal": the same outputs to the bit, with weights that lie alike in memory. "refused": an error. "lost": anything
+taken. "equal": the same outputs to the bit, with weights that lie alike in memory. "refused": an error. "lost": all
 else. The folders are also loaded by a process that cannot import unsmooth, where "equal" cannot be. Exits with 1 if any
 is lost.
 """
