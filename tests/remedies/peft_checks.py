@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import AutoPeftModel, LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import BertModel
 
@@ -18,6 +17,8 @@ import unsmooth
 from tests.remedies.test_pretrained import IDS, NAMES, hosts_of, small
 from tests.remedies.test_saving import aligned
 from unsmooth import UnsmoothError, remedies
+
+peft = pytest.importorskip("peft")
 
 TAKEN = [name for name in NAMES if hosts_of(name)[0].name == "bert"]
 # The value weights that adapters are merged into are read through something else there, so that a product is not a sum.
@@ -30,9 +31,9 @@ def base() -> Any:
     return small().bert
 
 
-def lora(seed: int = 0) -> LoraConfig:
+def lora(seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    return LoraConfig(target_modules=["query", "value"], r=4, init_lora_weights=False)
+    return peft.LoraConfig(target_modules=["query", "value"], r=4, init_lora_weights=False)
 
 
 def said(model: Any) -> Tensor:
@@ -44,20 +45,20 @@ def said(model: Any) -> Tensor:
 def test_a_remedy_and_then_adapters(name: str, tmp_path: Path) -> None:
     """They work, and come back together: the base by its own folder, the adapters by theirs."""
     unsmooth.apply(base(), name).save_pretrained(tmp_path / "base")
-    model = get_peft_model(BertModel.from_pretrained(tmp_path / "base"), lora())
+    model = peft.get_peft_model(BertModel.from_pretrained(tmp_path / "base"), lora())
     if name in AT_VALUES:
         with pytest.raises(UnsmoothError, match=r"remedies were applied to .* unsmooth\.apply once it is merged"):
             said(model)
         return
     expected = said(model)
     model.save_pretrained(tmp_path / "adapters")
-    loaded = AutoPeftModel.from_pretrained(tmp_path / "adapters")
+    loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "adapters")
     assert torch.equal(said(loaded), expected)
     assert [one.name for one in remedies.applied(loaded)] == [name]
     with pytest.raises(
         UnsmoothError, match=rf"a base with the remedies of these adapters \({name}\) but got others \(none"
     ):
-        PeftModel.from_pretrained(base(), tmp_path / "adapters")
+        peft.PeftModel.from_pretrained(base(), tmp_path / "adapters")
     if name not in REREAD:
         merged = loaded.merge_and_unload()
         torch.testing.assert_close(said(merged), expected, rtol=1e-4, atol=1e-4)
@@ -79,7 +80,7 @@ def test_adapters_inside_a_model_of_transformers(tmp_path: Path) -> None:
 
 
 def test_adapters_and_then_a_remedy() -> None:
-    model = get_peft_model(base(), lora())
+    model = peft.get_peft_model(base(), lora())
     for each in (model, model.get_base_model()):
         with pytest.raises(UnsmoothError, match=r"without adapters yet .* Try unsmooth\.apply before the adapters"):
             unsmooth.apply(each, "deescalate")
@@ -89,16 +90,16 @@ def test_adapters_and_then_a_remedy() -> None:
 
 def test_adapters_of_a_plain_base_stay_as_peft_writes_them(tmp_path: Path) -> None:
     base().save_pretrained(tmp_path / "base")
-    model = get_peft_model(BertModel.from_pretrained(tmp_path / "base"), lora())
+    model = peft.get_peft_model(BertModel.from_pretrained(tmp_path / "base"), lora())
     model.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "adapter_config.json").read_text())
     assert content["peft_type"] == "LORA"
     assert content["auto_mapping"].keys() == {"base_model_class", "parent_library"}
-    assert torch.equal(said(PeftModel.from_pretrained(base(), tmp_path)), said(model))
+    assert torch.equal(said(peft.PeftModel.from_pretrained(base(), tmp_path)), said(model))
     unsmooth.apply(base(), "deescalate").save_pretrained(tmp_path / "other")
-    remedied = get_peft_model(BertModel.from_pretrained(tmp_path / "other"), lora())
+    remedied = peft.get_peft_model(BertModel.from_pretrained(tmp_path / "other"), lora())
     remedied.save_pretrained(tmp_path / "remedied")
-    loaded = AutoPeftModel.from_pretrained(tmp_path / "remedied")
+    loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "remedied")
     unsmooth.undo(loaded)
     loaded.save_pretrained(tmp_path / "undone")
     assert "unsmooth" not in (tmp_path / "undone" / "adapter_config.json").read_text().lower().replace("/unsmooth", "")
@@ -124,6 +125,6 @@ except Exception as error:
 
 
 def test_a_process_without_unsmooth(tmp_path: Path) -> None:
-    get_peft_model(unsmooth.apply(base(), "deescalate"), lora()).save_pretrained(tmp_path)
+    peft.get_peft_model(unsmooth.apply(base(), "deescalate"), lora()).save_pretrained(tmp_path)
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["KeyError 'UNSMOOTH_LORA'"]

@@ -155,7 +155,7 @@ def _says_remedied(name: Any, config: Any) -> bool:
     """Whether a load is known to be of a remedied model before it begins: then its report of keys would mislead."""
     if hasattr(config, "__dict__"):
         return HOME in vars(config)
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         return HOME in json.loads((Path(name) / CONFIG).read_text(encoding="utf-8"))
     return False
 
@@ -167,7 +167,7 @@ def _put_on(model: Any, told: dict[str, Any], content: Any, name: Any, options: 
         raise expected(f"a plain model in {str(name)!r}", got, "the folder that save_pretrained or unsmooth wrote")
     record = record_in(content, name)
     if any(tensor.is_meta for tensor in model.parameters()):
-        raise expected("a remedied model loaded whole", "one that is offloaded", "a device_map without disk or cpu")
+        raise expected("a remedied model loaded whole", "one that is offloaded", "a device_map that offloads nothing")
     given, plain = options.get("state_dict"), model.state_dict()
     try:
         # The model that was loaded from a state has the very tensors of it.
