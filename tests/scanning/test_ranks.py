@@ -68,7 +68,7 @@ os._exit(0)
 
 def test_a_lost_process_is_one_line(bert_folder: Path, texts: list[str], tmp_path: Path):
     (tmp_path / "texts.txt").write_text("\n".join(texts))
-    in_two_processes(ONE_IS_LOST, tmp_path, [str(bert_folder), "texts.txt"], timeout=60)
+    in_two_processes(ONE_IS_LOST, tmp_path, [str(bert_folder), "texts.txt"])
     *_, line, code = (tmp_path / "said-0.txt").read_text().splitlines()
     assert line.startswith("unsmooth: Expected 2 processes to scan together but got no answer from another one on rank")
     assert "gloo" not in (tmp_path / "said-0.txt").read_text()
