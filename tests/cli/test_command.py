@@ -318,3 +318,26 @@ def test_torchrun_runs_one_scan(bert_folder, page, tmp_path):
     content = json.loads(done.stdout)
     assert content["manifest"]["processes"] == 2
     assert content["rows"][0]["sequences"] == 5
+
+
+def test_a_column_of_a_table(bert_folder, page, texts, tmp_path, capsys):
+    import pandas
+
+    pandas.DataFrame({"review": texts, "author": "somebody"}).to_csv(tmp_path / "a.csv", index=False)
+    words = ["scan", str(bert_folder), "--metrics", "mean_cosine", "--json"]
+    assert run([*words, str(page)]) == 0
+    wanted = json.loads(capsys.readouterr().out)["rows"]
+    assert run([*words, str(tmp_path / "a.csv"), "--column", "review"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == wanted
+    assert run(["scan", str(bert_folder), str(tmp_path / "a.csv")]) == 2
+    told = capsys.readouterr().err
+    assert "but got the columns 'review', 'author'" in told
+    assert "--column" in told
+
+
+def test_a_model_that_reads_text_is_not_asked_for_an_image_processor(bert_folder, tmp_path, capsys):
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    assert run(["scan", str(bert_folder), str(tmp_path / "a.png")]) == 2
+    assert "Expected texts, which this model reads but got images." in capsys.readouterr().err

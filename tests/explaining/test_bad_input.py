@@ -23,7 +23,7 @@ from unsmooth import UnsmoothError
         (torch.empty(2, 0, 8), "two tokens or more"),
         ([], "two tokens or more"),
         (streams(2, 1), "two tokens or more"),
-        (7, "texts, images, a tensor"),
+        (7, "texts, images, arrays"),
     ],
 )
 def test_data_without_tokens_to_compare(data: Any, message: str) -> None:

@@ -282,8 +282,8 @@ def test_an_unknown_model_says_what_was_looked_for():
     [
         ([], "at least one batch of data"),
         (torch.randn(0, 3, 8), "at least one sequence but got empty data"),
-        ({"x": torch.randn(2, 3), "y": torch.randn(3, 3)}, "one batch size"),
-        (3, "texts, images, a tensor"),
+        ({"x": torch.randn(2, 3), "y": torch.randn(3, 3)}, "inputs that Stream takes (x) but got 'y'"),
+        (3, "texts, images, arrays, a table"),
         ("no-such-file.txt", "an existing text file or folder"),
         (["a text"], "a tokenizer for texts"),
         ([object()], "batches that are tensors"),

@@ -1,13 +1,16 @@
-"""Every kind of data a user may have."""
+"""Every kind of data a user may have: beside the numbers that the same data give as a plain tensor or list."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas
 import pytest
 import torch
 import transformers
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import unsmooth
 from unsmooth import UnsmoothError
@@ -176,3 +179,224 @@ def test_a_tokenizer_given_by_hand_says_what_is_special(bert):
     stranger = transformers.BertModel(config)
     found = unsmooth.scan(stranger, ["the cat sat", "a dog saw rain"], tokenizer=tokenizer, progress=False)
     assert found.rows[0].tokens == 3 + 4
+
+
+IDS = torch.tensor([[5, 9, 7, 12, 6, 20, 8, 5], [11, 6, 6, 19, 5, 21, 10, 9], [8, 20, 13, 5, 9, 9, 7, 15]])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(
+            pytest.param(lambda kind=kind: IDS.to(kind), id=str(kind))
+            for kind in (torch.int8, torch.uint8, torch.int32)
+        ),
+        *(
+            pytest.param(lambda kind=kind: IDS.numpy().astype(kind), id=kind)
+            for kind in ("i1", "u2", "u4", "u8", ">i4")
+        ),
+        pytest.param(lambda: torch.repeat_interleave(IDS, 2, dim=1)[:, ::2], id="every second"),
+        pytest.param(lambda: IDS.T.contiguous().T, id="transposed"),
+        pytest.param(lambda: IDS[:1].expand(3, 8).clone().copy_(IDS), id="expanded"),
+        pytest.param(lambda: IDS.numpy()[:, ::-1].copy()[:, ::-1], id="backwards"),
+        pytest.param(lambda: np.broadcast_to(IDS.numpy(), (1, 3, 8))[0], id="read-only"),
+        pytest.param(IDS.tolist, id="nested list"),
+        pytest.param(lambda: tuple(map(tuple, IDS.tolist())), id="nested tuple"),
+        pytest.param(lambda: list(IDS), id="list of rows"),
+        pytest.param(lambda: pandas.Series(IDS.tolist()), id="Series of lists"),
+        pytest.param(lambda: TensorDataset(IDS, torch.zeros(3)), id="TensorDataset"),
+    ],
+)
+def test_ids_however_they_are_stored(bert, made):
+    wanted = unsmooth.scan(bert, IDS, progress=False)
+    found = unsmooth.scan(bert, made(), progress=False)
+    assert found.rows == wanted.rows
+    assert found.manifest["data"]["sha256"] == wanted.manifest["data"]["sha256"]
+
+
+def test_another_id_is_another_hash(bert):
+    other = IDS.clone()
+    other[2, 7] = 14
+    hashes = {unsmooth.scan(bert, ids, progress=False).manifest["data"]["sha256"] for ids in (IDS, other, IDS[:, :-1])}
+    assert len(hashes) == 3
+
+
+def test_a_strided_mask_and_ids_of_another_kind_in_a_dict(bert):
+    wide = torch.ones(3, 16)
+    wide[0, 8:] = 0
+    batch = {"input_ids": IDS, "attention_mask": wide[:, ::2].contiguous()}
+    given = {"input_ids": IDS.numpy().astype("i2"), "attention_mask": (wide[:, ::2] > 0).numpy()}
+    np.testing.assert_array_equal(means(bert, given), means(bert, batch))
+
+
+def table(texts):
+    return pandas.DataFrame({"text": texts, "label": range(len(texts))})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(table, id="DataFrame"),
+        pytest.param(lambda texts: table(texts)["text"], id="Series"),
+        pytest.param(lambda texts: table(texts).rename(columns={"text": "anything"}), id="only column of strings"),
+        pytest.param(lambda texts: table(texts).assign(author="somebody"), id="column called text"),
+        pytest.param(lambda texts: {"text": texts, "label": [0] * len(texts)}, id="dict of lists"),
+        pytest.param(lambda texts: table(texts).to_dict("records"), id="list of dicts"),
+        pytest.param(lambda texts: [(text, 0) for text in texts], id="list of pairs"),
+        pytest.param(lambda texts: (text for text in texts), id="generator"),
+        pytest.param(np.array, id="array of strings"),
+        pytest.param(lambda texts: DataLoader(texts, batch_size=16), id="DataLoader"),
+        pytest.param(lambda texts: DataLoader([(text, 0) for text in texts], batch_size=16), id="DataLoader of pairs"),
+        pytest.param(lambda texts: DataLoader(table(texts).to_dict("records"), batch_size=16), id="DataLoader of rows"),
+    ],
+)
+def test_texts_however_they_are_held(bert, texts, made):
+    found, wanted = (unsmooth.scan(bert, data, max_length=8, progress=False) for data in (made(texts), texts))
+    assert found.rows == wanted.rows
+    # Two of seven tokens with the ends fit whole; 14, 11 and 10 are cut to eight.
+    assert found.manifest["data"]["cut"] == wanted.manifest["data"]["cut"]
+    assert found.notes == wanted.notes
+
+
+def test_a_loader_whose_last_batch_is_one_pair(bert, texts):
+    loader = DataLoader([(text, 0) for text in texts], batch_size=2)
+    np.testing.assert_array_equal(means(bert, loader), means(bert, texts, batch_size=2))
+
+
+def test_tokenised_rows_are_padded_and_masked(bert, texts):
+    tokenizer = bert.unsmooth_origin.tokenizer
+    padded = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    wanted = means(bert, padded)
+    ids = tokenizer(texts)["input_ids"]
+    assert len({len(row) for row in ids}) > 1
+    for data in (ids, [torch.tensor(row) for row in ids], tokenizer(texts), [dict(tokenizer(text)) for text in texts]):
+        np.testing.assert_array_equal(means(bert, data), wanted)
+    one = {"input_ids": padded["input_ids"][2:3, :4], "attention_mask": padded["attention_mask"][2:3, :4]}
+    np.testing.assert_array_equal(means(bert, tokenizer(texts[2])), means(bert, one))
+
+
+def test_a_model_without_a_mask_takes_ids_of_one_length_only():
+    stack = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    assert unsmooth.scan(stack, IDS.tolist(), blocks="[12]", progress=False).rows[0].tokens == 24
+    with pytest.raises(UnsmoothError, match=r"rows of one shape in 'input_ids' but got \(2,\) and \(3,\)"):
+        unsmooth.scan(stack, [[1, 2], [3, 4, 5]], blocks="[12]", progress=False)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+def test_data_sets(bert, texts, form):
+    datasets = pytest.importorskip("datasets")
+    plain = datasets.Dataset.from_dict({"text": texts, "label": list(range(len(texts)))})
+    tokenised = datasets.Dataset.from_dict({**bert.unsmooth_origin.tokenizer(texts), "label": list(range(len(texts)))})
+    wanted = means(bert, texts)
+    for data in (plain, tokenised):
+        np.testing.assert_array_equal(means(bert, data.with_format(form)), wanted)
+        np.testing.assert_array_equal(means(bert, data.to_iterable_dataset().with_format(form)), wanted)
+    stream = plain.to_iterable_dataset()
+    np.testing.assert_array_equal(
+        means(bert, stream, batch_size=2, max_batches=1), means(bert, texts[:2], batch_size=2)
+    )
+    with pytest.raises(UnsmoothError, match=r"one split of a data set but got 'train' and 'test'. Try data\['train'\]"):
+        unsmooth.scan(bert, datasets.DatasetDict(train=plain, test=plain), progress=False)
+
+
+class Columns:
+    """What a datasets.Dataset is to its reader, where that package is not there."""
+
+    column_names = ("text", "label")
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __getitem__(self, rows):
+        return {"text": self.texts[rows], "label": [0] * len(self.texts[rows])}
+
+
+def test_a_table_by_columns_is_read_slice_by_slice(bert, texts):
+    np.testing.assert_array_equal(means(bert, Columns(texts), batch_size=2), means(bert, texts, batch_size=2))
+    with pytest.raises(UnsmoothError, match="a text in every row but got NoneType in row 3"):
+        unsmooth.scan(bert, Columns([*texts[:3], None]), batch_size=2, progress=False)
+
+
+def three_images():
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 20, 24, 3), dtype=np.uint8)
+    return pixels, [Image.fromarray(one) for one in pixels]
+
+
+def test_images_however_they_are_held(vit, processor):
+    pixels, images = three_images()
+    wanted = means(vit, images, image_processor=processor)
+    first = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    frame = pandas.DataFrame({"image": images, "caption": "one"})
+    for data in (pixels, list(pixels), first, [(one, 0) for one in images], frame):
+        np.testing.assert_array_equal(means(vit, data, image_processor=processor), wanted)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+def test_data_sets_of_images(vit, processor, form):
+    datasets = pytest.importorskip("datasets")
+    _, images = three_images()
+    features = datasets.Features(image=datasets.Image(), label=datasets.Value("int64"))
+    data = datasets.Dataset.from_dict({"image": images, "label": [0, 1, 2]}, features=features).with_format(form)
+    wanted = means(vit, images, image_processor=processor)
+    np.testing.assert_array_equal(means(vit, data, image_processor=processor), wanted)
+
+
+def test_files_with_columns(bert, texts, tmp_path):
+    frame = table(texts).rename(columns={"text": "review"}).assign(author="somebody")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_csv(tmp_path / "a.tsv", index=False, sep="\t")
+    lines = [json.dumps(row) for row in frame.to_dict("records")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    wanted = means(bert, texts)
+    for suffix in ("csv", "tsv", "jsonl"):
+        np.testing.assert_array_equal(means(bert, tmp_path / f"a.{suffix}", column="review"), wanted)
+    (tmp_path / "a.txt").write_text("one text", encoding="utf-8")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "c.csv").write_text('a,b\n1,2,3\n"', encoding="utf-8")
+    (tmp_path / "d.csv").write_text("", encoding="utf-8")
+    for name, column, message in (
+        ("a.csv", None, "a column of texts or images"),
+        ("a.txt", "review", "a table or a .jsonl file"),
+        ("b.csv", None, "a readable table at b.csv"),
+        ("c.csv", None, "a readable table at c.csv"),
+        ("d.csv", None, "a readable table at d.csv"),
+    ):
+        with pytest.raises(UnsmoothError, match=message):
+            unsmooth.scan(bert, tmp_path / name, column=column, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "message"),
+    [
+        (lambda texts: pandas.DataFrame({"a": texts, "b": texts}), {}, "got the columns 'a', 'b'. Try column='a'"),
+        (lambda texts: pandas.DataFrame({"n": [1]}), {}, "got the columns 'n'"),
+        (table, {"column": "txt"}, "one of the columns 'text', 'label' but got 'txt'"),
+        (lambda texts: texts, {"column": "text"}, "a table to read a column of"),
+        (lambda texts: table([*texts[:3], None]), {}, "a text in every row but got (float|NoneType) in row 3"),
+        (lambda texts: [("one", "two"), ("three", "four")], {}, "got pairs of texts"),
+        (lambda texts: table(texts).iloc[:0], {}, "empty data"),
+        (lambda texts: {"text": texts, "label": [0]}, {}, "columns of one length but got 'text': 5, 'label': 1"),
+        (lambda texts: [[5, 6], [[7]]], {}, "rows of one shape in 'input_ids'"),
+        (lambda texts: np.zeros((2, 3), complex), {}, "batches that are tensors"),
+        (lambda texts: torch.ones(2, 5, dtype=torch.bool), {}, "a torch.bool tensor"),
+    ],
+)
+def test_tables_that_cannot_be_read_say_why(bert, texts, made, options, message):
+    with pytest.raises(UnsmoothError, match=message):
+        unsmooth.scan(bert, made(texts), progress=False, **options)
+
+
+def test_explanations_and_definitions_read_the_same_data(bert, texts):
+    frame = pandas.DataFrame({"a": texts, "b": "no"})
+    for read in (unsmooth.explain, unsmooth.compare_presets):
+        options = {"jacobian": False} if read is unsmooth.explain else {"presets": ["vita"]}
+        by_column = read(bert, frame, column="a", progress=False, **options)
+        plain = read(bert, texts, progress=False, **options)
+        assert shown(by_column) == shown(plain)
+
+
+def shown(found):
+    return [one.measured for one in found.layers] if hasattr(found, "layers") else found.to_frame().values.tolist()

@@ -21,7 +21,7 @@ Words = Annotated[
     typer.Argument(
         metavar="[MODEL…] [DATA]",
         help="Models: hub name, folder, .gguf file, all-MiniLM-L6-v2, timm:NAME, demo:plain, demo:sharpen or "
-        "demo:smooth; by default the last three. Then data: text file, folder of texts or images, or a text; by "
+        "demo:smooth; by default the last three. Then data: text file, table, folder of texts or images, or a text; by "
         "default a bundled page, or the demo models' images.",
     ),
 ]
@@ -66,6 +66,9 @@ class Showing:
     max_length: Annotated[int | None, typer.Option(min=1, help="Tokens after which a text is cut.")] = None
     device: Annotated[str | None, typer.Option(help="Such as cuda or cpu; default the first GPU, else the CPU.")] = None
     blocks: Blocks = None
+    column: Annotated[str | None, typer.Option(help="Column that holds the texts of a .csv, .tsv or .jsonl file.")] = (
+        None
+    )
 
     def arguments(self) -> dict[str, Any]:
         """As `unsmooth.scan`, `unsmooth.explain` and their like take them."""

@@ -134,7 +134,7 @@ def scan(
                 if explain and rank == 0:
                     from unsmooth.explaining import explain as run_explain
 
-                    few = replace(EXPLAINED, device=showing.device, blocks=showing.blocks)
+                    few = replace(EXPLAINED, device=showing.device, blocks=showing.blocks, column=showing.column)
                     found.whys[found.now] = run_explain(model, data, progress=not quiet, name=called, **few.arguments())
         return finish(found, conditions, out, as_json, quiet, parquet) if rank == 0 else 0
 

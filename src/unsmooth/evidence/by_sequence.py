@@ -21,8 +21,9 @@ from unsmooth.functional import METRICS, Tokens
 from unsmooth.models import Anatomy, find_anatomy, origin_of, special_ids
 from unsmooth.scanning.calling import Selection, as_inputs, call, quiet_evaluation, select_tokens, transformers_core
 from unsmooth.scanning.confounds import MASSIVE_TOKEN_RATIO
-from unsmooth.scanning.data import open_data, to_device
-from unsmooth.scanning.run import preprocessing
+from unsmooth.scanning.data import to_device
+from unsmooth.scanning.inputs import preprocessing
+from unsmooth.scanning.opening import open_data
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def by_sequence(
     """
     anatomy = find_anatomy(model)
     core = transformers_core(model, anatomy)
-    how = preprocessing(model, anatomy, tokenizer, image_processor, batch_size, max_length)
+    how = preprocessing(model, [anatomy], tokenizer, image_processor, batch_size, max_length)
     origin = origin_of(model)
     special = special_ids(model, how.tokenizer or (origin.tokenizer if origin else None))
     entry = Anatomy(model if core is None else core, anatomy.host, anatomy.blocks)

@@ -15,12 +15,11 @@ from unsmooth.explaining.findings import assemble
 from unsmooth.explaining.observe import observe
 from unsmooth.explaining.result import Explanation
 from unsmooth.explaining.weights import Weights, read_weights
-from unsmooth.models import Anatomy, find_anatomy, load
+from unsmooth.models import Anatomy, find_anatomy, model_of
 from unsmooth.models.spread import check_device
 from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.calling import (
     as_inputs,
-    check_kind,
     entry_of,
     every_stack,
     moved,
@@ -28,12 +27,13 @@ from unsmooth.scanning.calling import (
     select_tokens,
     transformers_core,
 )
-from unsmooth.scanning.data import Source, open_data, to_device
+from unsmooth.scanning.data import Source, to_device
 from unsmooth.scanning.first_look import first_look
+from unsmooth.scanning.inputs import preprocessing
 from unsmooth.scanning.manifest import hash_batch
+from unsmooth.scanning.opening import open_data
 from unsmooth.scanning.plan import check_at_least_one
 from unsmooth.scanning.progress import progress_bar
-from unsmooth.scanning.run import preprocessing
 
 
 def explain(
@@ -49,6 +49,7 @@ def explain(
     device: torch.device | str | None = None,
     tokenizer: Any | None = None,
     image_processor: Any | None = None,
+    column: str | None = None,
     progress: bool = True,
     name: str | None = None,
 ) -> Explanation:
@@ -60,7 +61,7 @@ def explain(
     count, special ones too: the operators act on all of them.
 
     Args:
-        model: An nn.Module, or a name for `unsmooth.load`.
+        model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
         data: As for `unsmooth.scan`; None for weights only.
         blocks: Pattern over module paths for a model that is not recognised, or for one stack of several.
         max_batches: Stop after so many batches.
@@ -71,6 +72,7 @@ def explain(
         device: Move the model there, and back.
         tokenizer: For texts, where the model does not come with one.
         image_processor: For images, likewise.
+        column: Which column of a table holds the texts or images, as for `unsmooth.scan`.
         progress: Show a progress bar on a terminal.
         name: What to call the explanation; default the model's name.
 
@@ -87,13 +89,14 @@ def explain(
     for option, value in (("batch_size", batch_size), ("max_batches", max_batches), ("max_length", max_length)):
         check_at_least_one(option, value)
     check_at_least_one("spectral_sequences", spectral_sequences)
-    module = load(model) if isinstance(model, str) else model
+    module = model_of(model)
     anatomy = find_anatomy(module, blocks)
     check_explainable(anatomy, with_data=data is not None)
     core = transformers_core(module, anatomy)
     source = None
     if data is not None:
-        source = open_data(data, preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length))
+        how = preprocessing(module, [anatomy], tokenizer, image_processor, batch_size, max_length, column)
+        source = open_data(data, how)
     effort = Effort(max_batches, spectral_sequences, jacobian, progress)
     with moved(module, None if device is None else check_device(device)) as here, quiet_evaluation(module):
         weights = read_weights(anatomy)
@@ -148,7 +151,6 @@ def _gather(
     with progress_bar("explain", total, enabled=effort.progress) as advance:
         for batch in islice(source.read(), most):
             called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
-            check_kind(called, inputs)
             [anatomy] = first_look(called, [anatomy], to_device(inputs, device))
             real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
             view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -131,7 +131,7 @@ def find_anatomy(model: nn.Module, blocks: str | None = None) -> Anatomy:
         UnsmoothError: There are no known blocks, or there is more than one stack of them.
     """
     if not isinstance(model, nn.Module):
-        raise expected("an nn.Module", type(model).__name__, "unsmooth.load(name) first")
+        raise _no_module(model)
     if blocks is not None:
         return _by_pattern(model, blocks)
     stacks = find_stacks(model)
@@ -152,7 +152,7 @@ def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, .
         [('encoder', 'torch_encoder', 2), ('decoder', 'torch_decoder', 3)]
     """
     if not isinstance(model, nn.Module):
-        raise expected("an nn.Module", type(model).__name__, "unsmooth.load(name) first")
+        raise _no_module(model)
     if blocks is not None:
         return (_by_pattern(model, blocks),)
     found = _known_blocks(model)
@@ -165,6 +165,11 @@ def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, .
         Anatomy(model, _one_host(model, blocks), blocks, stack=name, part=called_part(model, part))
         for blocks, part, name in zip(found, parts, names_of(parts), strict=True)
     )
+
+
+def _no_module(given: Any) -> UnsmoothError:
+    hint = "the .model inside it" if hasattr(given, "model") else "unsmooth.load(name) first"
+    return expected("an nn.Module", type(given).__name__, hint)
 
 
 def _known_blocks(model: nn.Module) -> list[dict[str, nn.Module]]:

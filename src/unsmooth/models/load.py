@@ -15,7 +15,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models import demo
 from unsmooth.models.checkpoint import check_gguf, check_model_type, check_weights, explain_gguf, read_config
-from unsmooth.models.origin import Origin, set_origin
+from unsmooth.models.origin import Origin, inside_pipeline, set_origin
 from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
 from unsmooth.models.quiet import quiet
 from unsmooth.models.randomise import private_randomness
@@ -100,6 +100,11 @@ def load(
     if (folder / "remedies.json").is_file():
         _restore_remedies(model, folder, origin)
     return model.to(wanted_device).eval()
+
+
+def model_of(given: Any) -> nn.Module:
+    """The model that a caller means: itself, the one inside a transformers pipeline, or one by its name for `load`."""
+    return load(given) if isinstance(given, str | os.PathLike) else inside_pipeline(given) or given
 
 
 def _load_own(name: str, dtype: torch.dtype | str) -> nn.Module:

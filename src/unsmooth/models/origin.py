@@ -10,7 +10,7 @@ from torch import nn
 
 _ATTRIBUTE = "unsmooth_origin"
 
-# Models that users built with from_pretrained: their tokenizers are looked up once.
+# Models that users built with from_pretrained, or have in a pipeline: their tokenizers are looked up once.
 _guessed: weakref.WeakKeyDictionary[nn.Module, Origin] = weakref.WeakKeyDictionary()
 
 
@@ -45,12 +45,29 @@ def origin_of(model: nn.Module) -> Origin | None:
     origin = getattr(inner, _ATTRIBUTE, None)
     if isinstance(origin, Origin):
         return origin
-    name = getattr(inner, "name_or_path", None) or getattr(getattr(inner, "config", None), "_name_or_path", None)
-    if not isinstance(name, str) or not name:
-        return None
-    if inner not in _guessed:
+    if inner not in _guessed and (name := _name_of(inner)):
         _guessed[inner] = _guess(inner, name)
-    return _guessed[inner]
+    return _guessed.get(inner)
+
+
+def inside_pipeline(pipeline: Any) -> nn.Module | None:
+    """The model of a transformers pipeline, which from now on reads with the pipeline's own tokenizer; else None."""
+    model = getattr(pipeline, "model", None)
+    if isinstance(pipeline, nn.Module) or not isinstance(model, nn.Module):
+        return None
+    _guessed[unwrapped(model)] = Origin(
+        id=_name_of(model),
+        revision=getattr(getattr(model, "config", None), "_commit_hash", None),
+        tokenizer=getattr(pipeline, "tokenizer", None),
+        image_processor=getattr(pipeline, "image_processor", None),
+    )
+    return model
+
+
+def _name_of(model: nn.Module) -> str:
+    """What a transformers model says that it was loaded from, or nothing."""
+    name = getattr(model, "name_or_path", None) or getattr(getattr(model, "config", None), "_name_or_path", None)
+    return name if isinstance(name, str) else ""
 
 
 def set_origin(model: nn.Module, origin: Origin) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.hooks import Hooks
-from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.data import RawBatch, cut_batch, sequences_of
 
 # Of the first batch this share is looked at, so that a look costs a small part of a step.
 _SHARE = 4
@@ -102,22 +102,18 @@ def kept(batch: RawBatch) -> RawBatch:
 
 
 def shortened(batch: RawBatch, sequences: int | None) -> RawBatch:
-    """The first sequences of a batch: so many, or by default a quarter, from 2 to 8.
+    """The first sequences of a batch: so many, or by default a quarter, from 2 to 8; all where it cannot be cut.
 
     >>> shortened(torch.zeros(32, 5, 8), None).shape
     torch.Size([8, 5, 8])
     >>> shortened({"input_ids": torch.zeros(3, 9)}, None)["input_ids"].shape
     torch.Size([2, 9])
     """
-    tensors = [batch] if isinstance(batch, Tensor) else [one for one in batch.values() if isinstance(one, Tensor)]
-    size = next((one.shape[0] for one in tensors if one.ndim > 1), 0)
+    size = len(batch) if isinstance(batch, Tensor) else sequences_of(batch)
+    if size is None:
+        return batch
     count = sequences or min(max(size // _SHARE, _FEWEST), _MOST)
-    if isinstance(batch, Tensor):
-        return batch[:count]
-    return {
-        key: value[:count] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
-        for key, value in batch.items()
-    }
+    return batch[:count] if isinstance(batch, Tensor) else cut_batch(batch, size, 0, count)
 
 
 def fitting(batch: RawBatch, inner: nn.Module, outer: nn.Module) -> RawBatch:

@@ -46,6 +46,8 @@ class FixedBatch:
             raise expected('a batch, "first" or None as probe', repr(given), 'probe="first"')
         self._probe, self._sequences = probe, sequences
         self._batch = None if isinstance(given, str) else kept(first_of_pair(given))
+        if self._batch is not None:
+            probe.check(self._batch)
         self._first = FirstBatch(model) if isinstance(given, str) else None
         self.offered: Any = None
 

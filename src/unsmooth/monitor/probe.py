@@ -33,6 +33,7 @@ from unsmooth.scanning.calling import (
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, to_device
 from unsmooth.scanning.first_look import first_look, is_open
+from unsmooth.scanning.inputs import Reading
 from unsmooth.scanning.plan import sites_of
 from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, local, random_kept, tensors_kept
 
@@ -123,6 +124,10 @@ class Probe:
                 sites = [site for site in self.sites if site in stack.sites]
                 collector.watch = hooks.enter_context(stack.watch(observer, sites, on_error))
             yield
+
+    def check(self, batch: RawBatch) -> None:
+        """Refuse a batch with which the model cannot be called."""
+        Reading.of(self.model, self.stacks).check(batch)
 
     def prepared(self, batch: RawBatch, sequences: int | None) -> RawBatch:
         """The part of a batch of the whole model that a look takes."""

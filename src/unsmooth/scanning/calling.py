@@ -18,7 +18,7 @@ from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
 from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
-from unsmooth.scanning.data import KINDS, RawBatch
+from unsmooth.scanning.data import KINDS, RawBatch, is_whole
 
 TokenChoice = Literal["content", "all"]
 TOKEN_CHOICES: Mapping[str, str] = {
@@ -75,9 +75,9 @@ def entry_of(
     if not isinstance(inputs, Mapping):
         return entry, inputs
     whole = stacks[0].model
-    if any(_is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
+    if any(is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
         entry = whole  # which makes of it what the model inside its heads reads
-    if len(stacks) == 1 or any(key in inputs for key in _STAND_INS):
+    if len(stacks) == 1 or any(key in inputs for key in STAND_INS):
         return entry, inputs
     if is_sharded(entry):  # calling a part of an FSDP2 model first would make that part its root
         return entry, inputs
@@ -94,21 +94,44 @@ def entry_of(
 
 
 # Other fields from which a model can make the tokens of a stack.
-_STAND_INS = ("inputs_embeds", "decoder_inputs_embeds", "encoder_outputs")
+STAND_INS = ("inputs_embeds", "decoder_inputs_embeds", "encoder_outputs")
 
 
 def as_inputs(batch: RawBatch, core: nn.Module | None) -> RawBatch:
-    """Name a bare tensor the way a Hugging Face model wants it; leave the rest alone."""
-    if isinstance(batch, Tensor):
-        return batch if core is None else {_input_name(batch, core): batch}
-    return batch
+    """Name a bare tensor the way a Hugging Face model wants it; a mask of sound also says which tokens are real."""
+    if core is None:
+        return batch
+    return {_input_name(batch, core): batch} if isinstance(batch, Tensor) else _with_frames(batch, core)
+
+
+def _with_frames(fields: Mapping[str, Any], core: nn.Module) -> Mapping[str, Any]:
+    """A mask of samples beside one of the frames that the model makes of them, by the model's own arithmetic.
+
+    In wav2vec 2.0 (Baevski et al. 2020, arXiv 2006.11477) a frame is real where all samples are that its convolutions
+    reach.
+    """
+    mask = fields.get("attention_mask")
+    known = "token_mask" in fields or not ("input_values" in fields or "input_features" in fields)
+    if known or not isinstance(mask, Tensor) or mask.ndim != 2:
+        return fields
+    for module in modules_of(core):
+        masked: Any = getattr(module, "_get_feature_vector_attention_mask", None)
+        lengths: Any = getattr(module, "_get_feat_extract_output_lengths", None)
+        if masked is not None and lengths is not None:
+            # What may come behind the blocks is no matter here.
+            plain = {"add_adapter": False} if "add_adapter" in inspect.signature(masked).parameters else {}
+            frames = int(lengths(torch.tensor(mask.shape[1]), **plain))
+            return {**fields, "token_mask": masked(frames, mask.long(), **plain) != 0}
+    return fields
 
 
 def _input_name(tensor: Tensor, core: nn.Module) -> str:
-    if not tensor.is_floating_point() and tensor.ndim == 2:
+    if is_whole(tensor) and tensor.ndim == 2:
         return "input_ids"
     if tensor.is_floating_point() and tensor.ndim == 4:
         return "pixel_values"
+    if tensor.is_floating_point() and tensor.ndim == 2 and getattr(core, "main_input_name", None) == "input_values":
+        return "input_values"
     if tensor.is_floating_point() and tensor.ndim == 3:
         sound = getattr(core, "main_input_name", None) == "input_features"
         return "input_features" if sound else "inputs_embeds"
@@ -119,33 +142,32 @@ def _input_name(tensor: Tensor, core: nn.Module) -> str:
     )
 
 
-def _is_content(name: str) -> bool:
+def is_content(name: str) -> bool:
     """Whether an input of this name becomes tokens."""
     return name.removeprefix("decoder_") in (*KINDS, "inputs_embeds")
 
 
-def check_kind(model: nn.Module, inputs: RawBatch) -> None:
-    """Refuse images for a model of texts, ids for one of images, and the like, before it stumbles over them."""
-    own, names = getattr(model, "main_input_name", None), taken(model)
-    if own not in names or not isinstance(inputs, Mapping):
-        return
-    given = [name for name in inputs if _is_content(name)]
-    if given and not {*given, *_STAND_INS} & names & {*inputs}:
-        kind = KINDS.get(str(own), "other things")
-        raise expected(f"{own!r}, as {type(model).__name__} reads {kind}", ", ".join(map(repr, given)), kind)
-
-
 def call(model: nn.Module, inputs: RawBatch) -> None:
-    """Run the model for its hooks' sake, without a key/value cache."""
+    """Run the model for its hooks' sake, without a key/value cache, on vectors and pixels of its own precision."""
+    # Weights of one byte are a way of storing them, not a precision to compute in.
+    dtypes = (one.dtype for one in model.parameters() if one.is_floating_point() and one.element_size() > 1)
+    dtype = next(dtypes, None)
     if isinstance(inputs, Tensor):
-        model(inputs)
+        model(_in_precision(inputs, dtype))
         return
     accepted = taken(model)
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
     left_out = RESERVED if "token_type_ids" in accepted else (*RESERVED, "token_type_ids")
     # Not by the model's configuration, which another thread may be generating by.
     uncached = {"use_cache": False} if "use_cache" in accepted else {}
-    model(**(uncached | {key: value for key, value in inputs.items() if key not in left_out}))
+    given = {key: _in_precision(value, dtype) for key, value in inputs.items() if key not in left_out}
+    model(**(uncached | given))
+
+
+def _in_precision(value: Any, dtype: torch.dtype | None) -> Any:
+    """Vectors in another type; numbers such as time steps, of which there is one for a sequence, keep theirs."""
+    vectors = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
+    return value.to(dtype) if vectors and dtype is not None else value
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
-"""From what users have (texts, images, tensors, loaders, files) to batches a model can be called with."""
+"""Batches, how they are read and what is known of where they come from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from unsmooth.errors import expected
 
 RawBatch: TypeAlias = Tensor | Mapping[str, Any]
 
-TEXT_SUFFIXES = (".txt", ".md", ".jsonl")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+TOKEN_FIELDS: Mapping[str, int] = {
+    "input_ids": 1,
+    "inputs_embeds": 2,
+    "pixel_values": 3,
+    "input_features": 2,
+    "input_values": 1,
+}
+"""Fields that become tokens, with the number of axes that one sequence has there."""
 # What transformers calls the inputs of its models.
 KINDS = {"input_ids": "texts", "pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}
 # A page of text per sequence: long enough for a stable mean, short enough for any model's positions.
@@ -29,7 +35,7 @@ class Source:
     """Batches that can be walked through, with what the manifest says about them.
 
     Args:
-        kind: "texts", "images", "tensor", "dict" or "loader".
+        kind: "texts", "images", "tensor", "dict", "rows" or "loader".
         read: Starts a fresh walk over the batches.
         batches: How many there are, None where unknown.
         replayable: Whether `read` gives the same batches again.
@@ -63,19 +69,32 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How texts and images become tensors; `model_takes` names the model's inputs, where that is known."""
+    """How texts and images become tensors.
+
+    Args:
+        tokenizer: For texts.
+        image_processor: For images.
+        batch_size: Sequences per batch, for what is not batched yet.
+        max_length: Tokens after which a text is cut, None for the default.
+        model_limit: Tokens that the model's positions allow.
+        column: The column of a table to read, None for the one that the rules find.
+        fields: What the model takes by name.
+        check: Refuses a batch that the model cannot be called with.
+    """
 
     tokenizer: Any | None
     image_processor: Any | None
     batch_size: int
     max_length: int | None
     model_limit: int | None
-    model_takes: frozenset[str] = frozenset()
+    column: str | None = None
+    fields: frozenset[str] = frozenset()
+    check: Callable[[RawBatch], None] = lambda batch: None
 
     def check_taken(self, field: str, kind: str) -> None:
-        """Refuse data of a kind that the model has no input for."""
-        if self.model_takes and field not in self.model_takes:
-            own = next((words for name, words in KINDS.items() if name in self.model_takes), "other things")
+        """Refuse data of a kind that the model has no input for, where it names its inputs as transformers does."""
+        own = next((words for name, words in KINDS.items() if name in self.fields), None)
+        if own is not None and field not in self.fields:
             raise expected(f"{own}, which this model reads", kind, f"{own} as data")
 
     @property
@@ -88,61 +107,8 @@ class Preprocessing:
         return int(min(limit for limit in limits if limit))
 
 
-def open_data(data: Any, how: Preprocessing) -> Source:
-    """Recognise what `data` is and prepare it for reading."""
-    if isinstance(data, Path) or (isinstance(data, str) and _names_a_path(data)):
-        return _open_path(Path(data), how)
-    if isinstance(data, str):
-        data = [data]
-    if isinstance(data, Tensor):
-        return _sliced("tensor", data.shape[0], lambda start, stop: data[start:stop], how)
-    if isinstance(data, Mapping):
-        return _open_dict(data, how)
-    if isinstance(data, DataLoader):
-        return _open_loader(data)
-    if isinstance(data, Sequence) and data and all(isinstance(item, str) for item in data):
-        return _open_texts(list(data), how, {})
-    if isinstance(data, Sequence) and data and all(_is_image(item) for item in data):
-        return _open_images(list(data), how, {})
-    if isinstance(data, Iterable):
-        return _open_iterable(data)
-    raise expected(
-        "texts, images, a tensor, a dict of tensors, a DataLoader, a folder or a text file",
-        type(data).__name__,
-        'scan(model, ["a text", "another"])',
-    )
-
-
-def _names_a_path(text: str) -> bool:
-    if "\n" in text or len(text) > 1024:
-        return False
-    # A text has spaces; a mistyped path must not be scanned as a one-word text.
-    return Path(text).exists() or not any(character.isspace() for character in text)
-
-
-def _open_path(path: Path, how: Preprocessing) -> Source:
-    if not path.exists():
-        raise expected("an existing text file or folder", repr(str(path)), "the path of a .txt file or of a folder")
-    if path.is_file():
-        if path.suffix.lower() in IMAGE_SUFFIXES:
-            return _open_images([path], how, {"path": path.name})
-        return _open_texts(read_texts(path), how, {"path": path.name})
-    files = sorted(item for item in path.rglob("*") if item.is_file() and not item.name.startswith("."))
-    images = [item for item in files if item.suffix.lower() in IMAGE_SUFFIXES]
-    texts = [item for item in files if item.suffix.lower() in TEXT_SUFFIXES]
-    if images and (how.image_processor is not None or not texts):
-        return _open_images(images, how, {"path": path.name, "files": len(images)})
-    if texts:
-        return _open_texts([text for item in texts for text in read_texts(item)], how, {"path": path.name})
-    raise expected(
-        f"text ({' '.join(TEXT_SUFFIXES)}) or image files in {path.name}/",
-        f"{len(files)} files of other kinds" if files else "an empty folder",
-        "a folder that holds some",
-    )
-
-
-def read_texts(path: Path) -> list[str]:
-    """Texts of one file: the "text" of each line of .jsonl, else paragraphs, else lines where no line is blank."""
+def read_texts(path: Path, column: str | None = None) -> list[str]:
+    """Texts of one file: `column` of each line of .jsonl ("text"), else paragraphs, else lines where none is blank."""
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -150,124 +116,58 @@ def read_texts(path: Path) -> list[str]:
         hint = f"its text in a file of its own ({', '.join(TEXT_SUFFIXES)})"
         raise expected(f"a readable text file at {path.name}", got, hint) from None
     if path.suffix.lower() == ".jsonl":
-        return [_jsonl_text(path, number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+        numbered = enumerate(content.splitlines(), 1)
+        return [_jsonl_text(path, number, line, column or "text") for number, line in numbered if line.strip()]
+    if column is not None:
+        raise expected("a table or a .jsonl file, to read a column of", path.name, "leaving out the column")
     lines = [line.strip() for line in content.splitlines()]
     paragraphs = [" ".join(block.split("\n")) for block in "\n".join(lines).split("\n\n")]
     blocks = paragraphs if len(paragraphs) > 1 else lines
     return [block.strip() for block in blocks if block.strip()]
 
 
-def _jsonl_text(path: Path, number: int, line: str) -> str:
+def _jsonl_text(path: Path, number: int, line: str, column: str) -> str:
     try:
-        return str(json.loads(line)["text"])
+        return str(json.loads(line)[column])
     except (json.JSONDecodeError, KeyError, TypeError):
-        raise expected(f'{{"text": …}} on line {number} of {path.name}', repr(line[:40]), "one object a line") from None
+        wanted = f'{{"{column}": …}} on line {number} of {path.name}'
+        raise expected(wanted, repr(line[:40]), "one object a line, or another column") from None
 
 
-def _open_texts(texts: list[str], how: Preprocessing, details: Mapping[str, Any]) -> Source:
-    if not texts:
-        raise expected("at least one text", "none", "a file that is not empty")
-    how.check_taken("input_ids", "texts")
-    tokenizer = how.tokenizer
-    if tokenizer is None:
-        raise expected("a tokenizer for texts", "none", "scan(model, texts, tokenizer=…) or token ids as data")
-    if getattr(tokenizer, "pad_token", None) is None and getattr(tokenizer, "eos_token", None) is not None:
-        tokenizer.pad_token = tokenizer.eos_token
+def sequences_of(batch: Mapping[str, Any]) -> int | None:
+    """How many sequences a batch has, by its tokens; None where it cannot be cut into smaller ones.
 
-    def encode(start: int, stop: int) -> Mapping[str, Tensor]:
-        some = texts[start:stop]
-        encoded = tokenizer(some, padding=True, truncation=True, max_length=how.length, return_tensors="pt")
-        source.cuts[start // how.batch_size] = _cut(tokenizer, some, encoded, how.length)
-        return dict(encoded)
+    That is where a field differs from it in its first dimension, as pixels do that are patches of all images in a row.
 
-    source = _sliced("texts", len(texts), encode, how, {**details, "texts": len(texts), "max_length": how.length})
-    return source
+    >>> sequences_of({"input_ids": torch.zeros(2, 5), "attention_mask": torch.zeros(2, 5)})
+    2
+    >>> sequences_of({"input_ids": torch.zeros(2, 5), "pixel_values": torch.zeros(24, 6)}) is None
+    True
+    """
+    sizes = {field: len(value) for field, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+    named = (sizes[field] for field in TOKEN_FIELDS if field in sizes)
+    size = next(named, next(iter(sizes.values()), 0))
+    return size if set(sizes.values()) <= {size, 1} else None
 
 
-def _cut(tokenizer: Any, texts: Sequence[str], encoded: Any, length: int) -> Cut:
-    """What was cut off: the tokenizers library keeps it; others are asked again for texts that reach the limit."""
-    mask_BN = encoded.get("attention_mask", torch.ones_like(encoded["input_ids"]))
-    lengths = [int(count) for count in mask_BN.sum(dim=1)]
-    if (fast := getattr(encoded, "encodings", None)) is not None:
-        went = [sum(more.special_tokens_mask.count(0) for more in one.overflowing) for one in fast]
-    else:
-        went = [
-            max(0, len(tokenizer(text)["input_ids"]) - length) if kept >= length else 0
-            for text, kept in zip(texts, lengths, strict=True)
-        ]
-    return Cut(sum(map(bool, went)), sum(went), sum(lengths) + sum(went))
-
-
-def _open_images(images: list[Any], how: Preprocessing, details: Mapping[str, Any]) -> Source:
-    how.check_taken("pixel_values", "images")
-    processor = how.image_processor
-    if processor is None:
-        raise expected("an image processor for images", "none", "scan(model, images, image_processor=…) or a tensor")
-
-    def encode(start: int, stop: int) -> Mapping[str, Tensor]:
-        opened = [_open_image(image) for image in images[start:stop]]
-        return dict(processor(images=opened, return_tensors="pt"))
-
-    return _sliced("images", len(images), encode, how, {**details, "images": len(images)})
-
-
-def _is_image(item: Any) -> bool:
-    return isinstance(item, Path) or type(item).__module__.startswith("PIL.")
-
-
-def _open_image(item: Any) -> Any:
-    if not isinstance(item, Path):
-        return item.convert("RGB")
-    from PIL import Image
-
-    try:
-        with Image.open(item) as opened:
-            return opened.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise expected(
-            f"a readable image at {item.name}", f"a broken one ({error})", "removing or replacing that file"
-        ) from None
-
-
-def _open_dict(data: Mapping[str, Any], how: Preprocessing) -> Source:
-    sizes = {key: value.shape[0] for key, value in data.items() if isinstance(value, Tensor) and value.ndim}
-    if not sizes or len(set(sizes.values())) != 1:
-        raise expected("a dict of tensors with one batch size", sizes or "no tensors", "equal first dimensions")
-
-    def cut(start: int, stop: int) -> Mapping[str, Any]:
-        return {key: value[start:stop] if key in sizes else value for key, value in data.items()}
-
-    return _sliced("dict", next(iter(sizes.values())), cut, how)
-
-
-def _open_loader(loader: DataLoader[Any]) -> Source:
-    iterable = isinstance(loader.dataset, IterableDataset)
-    sharded = iterable or isinstance(loader.sampler, DistributedSampler)
-    return Source(
-        kind="loader",
-        read=lambda: map(first_of_pair, loader),
-        batches=None if iterable else len(loader),
-        details={"batch_size": loader.batch_size},
-        sharded=sharded,
-    )
-
-
-def _open_iterable(data: Iterable[Any]) -> Source:
-    return Source(
-        kind="loader",
-        read=lambda: map(first_of_pair, data),
-        batches=len(data) if isinstance(data, Sequence) else None,
-        details={},
-        replayable=not isinstance(data, Iterator),
-    )
+def cut_batch(batch: Mapping[str, Any], size: int, start: int, stop: int) -> dict[str, Any]:
+    """Some of the `size` sequences of a batch, with what all of them share."""
+    return {
+        field: value[start:stop] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
+        for field, value in batch.items()
+    }
 
 
 def first_of_pair(batch: Any) -> RawBatch:
-    """Data sets yield (input, label): the input is what the model reads."""
-    if isinstance(batch, list | tuple) and batch:
+    """Data sets yield (input, label): the input is what the model reads. Arrays and lists of numbers become tensors."""
+    numbers = as_tensor(batch)
+    if numbers is None and isinstance(batch, list | tuple) and batch:
         batch = batch[0]
-    if isinstance(batch, Tensor | Mapping):
-        return batch
+        numbers = as_tensor(batch)
+    if numbers is not None:
+        return numbers
+    if isinstance(batch, Mapping):
+        return tensors(batch)
     raise expected(
         "batches that are tensors, dicts of tensors or (tensor, label) pairs",
         type(batch).__name__,
@@ -275,22 +175,47 @@ def first_of_pair(batch: Any) -> RawBatch:
     )
 
 
-def _sliced(
-    kind: str,
-    size: int,
-    cut: Callable[[int, int], RawBatch],
-    how: Preprocessing,
-    details: Mapping[str, Any] | None = None,
-) -> Source:
-    if size == 0:
-        raise expected("at least one sequence", "empty data", "data with at least one text, image or row")
-    step = how.batch_size
+def tensors(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields whose arrays are tensors, as are lists of tokens, ids and masks; whatever else stays as it is."""
+    found = dict(fields)
+    for name, value in fields.items():
+        listed = isinstance(value, list | tuple) and not (name in TOKEN_FIELDS or name.endswith(("_ids", "_mask")))
+        if not listed and (numbers := as_tensor(value, name)) is not None:
+            found[name] = numbers
+    return found
 
-    def read() -> Iterator[RawBatch]:
-        for start in range(0, size, step):
-            yield cut(start, min(start + step, size))
 
-    return Source(kind, read, -(-size // step), {**(details or {}), "batch_size": step})
+def as_tensor(value: Any, field: str = "input_ids") -> Tensor | None:
+    """Numbers as a tensor, None for anything else; whole ones that are ids as int64, whatever they were stored as.
+
+    >>> as_tensor(numpy.array([[1, 2]], dtype=numpy.int8)), as_tensor([[1, 2]]), as_tensor(["a"])
+    (tensor([[1, 2]]), tensor([[1, 2]]), None)
+    """
+    if isinstance(value, list | tuple):
+        leaf: Any = value
+        while isinstance(leaf, list | tuple) and leaf:
+            leaf = leaf[0]
+        if not isinstance(leaf, int | float):
+            return None
+        try:
+            value = numpy.asarray(value)
+            value = value.astype(numpy.float32) if value.dtype.kind == "f" else value
+        except ValueError:
+            return None
+    if isinstance(value, numpy.ndarray):
+        if value.dtype.kind not in "biuf":
+            return None
+        # torch reads neither another byte order nor negative strides, and warns of what may not be written.
+        value = value.astype(numpy.int64) if value.dtype.kind == "u" and value.itemsize > 1 else value
+        value = torch.from_numpy(numpy.require(value, value.dtype.newbyteorder("="), ("C", "W")))
+    if not isinstance(value, Tensor):
+        return None
+    return value.long() if field.endswith("ids") and value.ndim <= 2 and is_whole(value) else value
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether its numbers are whole, as ids are and masks of True and False are not."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def to_device(batch: RawBatch, device: torch.device) -> RawBatch:

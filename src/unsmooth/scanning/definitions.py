@@ -11,18 +11,19 @@ import torch
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models import Anatomy, find_anatomy, load
+from unsmooth.models import Anatomy, find_anatomy, model_of
 from unsmooth.models.spread import check_device
 from unsmooth.numbers import Precision
 from unsmooth.presets import PRESETS, Preset
 from unsmooth.scanning.assemble import model_name
 from unsmooth.scanning.calling import as_inputs, image_size, token_ids, transformers_core
-from unsmooth.scanning.data import RawBatch, Source, open_data
+from unsmooth.scanning.data import RawBatch, Source
+from unsmooth.scanning.inputs import preprocessing
 from unsmooth.scanning.one_pass import one_pass
+from unsmooth.scanning.opening import open_data
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics
 from unsmooth.scanning.published import find_preset, misfit, only
 from unsmooth.scanning.result import Row, Scan
-from unsmooth.scanning.run import preprocessing
 from unsmooth.scanning.sentence import direction_of
 
 if TYPE_CHECKING:
@@ -140,12 +141,13 @@ def compare_presets(
     max_length: int | None = None,
     tokenizer: Any | None = None,
     image_processor: Any | None = None,
+    column: str | None = None,
     name: str | None = None,
 ) -> Definitions:
     """Measure a model by many published definitions in one forward pass, to see how far its curve moves between them.
 
     Args:
-        model: An nn.Module, or a name for `unsmooth.load`.
+        model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
         data: As `unsmooth.scan` takes it; it must be possible to read it twice, as its first batch is looked at before.
         presets: Names, or presets; None for all that fit. One that is named and does not fit is an error.
         max_batches: As in `unsmooth.scan`, like all that follow.
@@ -156,13 +158,14 @@ def compare_presets(
         max_length: Tokens after which a text is cut.
         tokenizer: For texts, where the model does not come with one.
         image_processor: For images, likewise.
+        column: Which column of a table holds the texts or images, as for `unsmooth.scan`.
         name: What to call the model; default its own name.
     """
     check_at_least_one("batch_size", batch_size)
     check_at_least_one("max_length", max_length)
-    module = load(model) if isinstance(model, str) else model
+    module = model_of(model)
     anatomy = find_anatomy(module, blocks)
-    how = preprocessing(module, anatomy, tokenizer, image_processor, batch_size, max_length)
+    how = preprocessing(module, [anatomy], tokenizer, image_processor, batch_size, max_length, column)
     source = open_data(data, how)
     first = as_inputs(_first_batch(source), transformers_core(module, anatomy))
     fitting, left_out = _fitting(presets, anatomy, first)

@@ -19,7 +19,6 @@ from unsmooth.scanning.calling import (
     Selection,
     as_inputs,
     call,
-    check_kind,
     entry_of,
     every_stack,
     moved,
@@ -130,7 +129,6 @@ def _read_all(
         read = batches_in_step if is_sharded(model) else own_batches
         for number, batch in read(source, plan.max_batches):
             entry, inputs = entry_of(model, beside, as_inputs(batch, core), [one.anatomy for one in watched])
-            check_kind(entry, inputs)
             on_device = to_device(inputs, device)
             if not looked:
                 watched[:] = _known_better(watched, entry, on_device)

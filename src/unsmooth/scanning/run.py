@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from unsmooth.errors import expected
-from unsmooth.models import Anatomy, find_stacks, load, origin_of, with_random_weights
+from unsmooth.models import find_stacks, model_of, with_random_weights
 from unsmooth.models.spread import check_device
 from unsmooth.presets import Preset
-from unsmooth.scanning.calling import TokenChoice, taken, transformers_core
-from unsmooth.scanning.data import Preprocessing, Source, open_data
+from unsmooth.scanning.calling import TokenChoice
+from unsmooth.scanning.data import Source
+from unsmooth.scanning.inputs import preprocessing
 from unsmooth.scanning.one_pass import ScanInterrupted, one_pass
+from unsmooth.scanning.opening import open_data
 from unsmooth.scanning.plan import Plan, check_at_least_one, check_metrics, check_sites, check_tokens, sites_of
 from unsmooth.scanning.published import as_published, check_alone, check_fits, find_preset
 from unsmooth.scanning.result import Scan
@@ -42,6 +44,7 @@ def scan(
     max_length: int | None = None,
     tokenizer: Any | None = None,
     image_processor: Any | None = None,
+    column: str | None = None,
     name: str | None = None,
     seed: int = 0,
 ) -> Scan:
@@ -59,8 +62,9 @@ def scan(
     Ctrl-C, or SIGTERM where nobody else handles it, ends a scan with `ScanInterrupted`, which holds what was measured.
 
     Args:
-        model: An nn.Module, or a name for `unsmooth.load`.
-        data: Texts, images, a tensor, a dict of tensors, a DataLoader, or the path of a folder or text file.
+        model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
+        data: Texts, images, token ids, arrays or a dict of them, a DataFrame, a data set, a DataLoader, a generator of
+            batches, or the path of a folder or text file.
             In a dict, "attention_mask" marks real tokens; "token_mask" (True = real) and "special_tokens_mask" do the
             same for models that take no such arguments, and are not handed to the model. A decoder's have "decoder_" in
             front. Of `blocks` that read what no mask in the data is about, "token_mask" says which tokens are real.
@@ -80,6 +84,7 @@ def scan(
         max_length: Tokens after which a text is cut; default 512 or the model's limit.
         tokenizer: For texts, where the model does not come with one.
         image_processor: For images, likewise.
+        column: Which column of a table, data set or .jsonl file holds the texts or images, where it is not plain.
         name: What to call the scan; default the model's name.
         seed: Seed of the random baseline.
 
@@ -112,12 +117,12 @@ def scan(
     )
     check_at_least_one("batch_size", batch_size)
     check_at_least_one("max_length", max_length)
-    module = load(model) if isinstance(model, str) else model
+    module = model_of(model)
     stacks = find_stacks(module, blocks)
     if chosen is not None:
         check_fits(chosen, stacks)
     plan = replace(plan, sites=sites_of(stacks, plan.sites))
-    how = preprocessing(module, stacks[0], tokenizer, image_processor, batch_size, max_length)
+    how = preprocessing(module, stacks, tokenizer, image_processor, batch_size, max_length, column)
     source = open_data(data, how)
     if baseline and not source.replayable:
         raise expected("data that can be read twice for a baseline", "a one-shot iterator", "a list or DataLoader")
@@ -135,35 +140,3 @@ def _with_baseline(found: Scan, module: nn.Module, source: Source, plan: Plan, t
     except KeyboardInterrupt:
         raise ScanInterrupted(replace(found, notes=(*found.notes, "Interrupted before the baseline."))) from None
     return compared_with(found, other)
-
-
-def preprocessing(
-    module: nn.Module,
-    anatomy: Anatomy,
-    tokenizer: Any | None,
-    image_processor: Any | None,
-    batch_size: int,
-    max_length: int | None,
-) -> Preprocessing:
-    """How data becomes what `module` reads: its own tokenizer and image processor unless others are given."""
-    origin = origin_of(module)
-    core = transformers_core(module, anatomy)
-    # A sentence-transformers model carries its tokenizer itself.
-    tokenizer = tokenizer or (origin.tokenizer if origin else None) or getattr(module, "tokenizer", None)
-    return Preprocessing(
-        tokenizer=tokenizer,
-        image_processor=image_processor or (origin.image_processor if origin else None),
-        batch_size=batch_size,
-        max_length=max_length,
-        model_limit=_position_limit(getattr(core, "config", None)),
-        model_takes=frozenset() if core is None else taken(core),
-    )
-
-
-def _position_limit(config: Any) -> int | None:
-    """How many tokens the model's positions allow; RoBERTa and MPNet keep two rows of theirs for padding."""
-    limit = getattr(getattr(config, "text_config", config), "max_position_embeddings", None)
-    if not isinstance(limit, int):
-        return None
-    offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "mpnet") else 0
-    return limit - offset
