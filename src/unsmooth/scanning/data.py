@@ -113,7 +113,7 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         got = "one that is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        hint = f"its text in a file of its own ({', '.join(TEXT_SUFFIXES)})"
+        hint = "its text in a file of its own (.txt, .md, .jsonl)"
         raise expected(f"a readable text file at {path.name}", got, hint) from None
     if path.suffix.lower() == ".jsonl":
         numbered = enumerate(content.splitlines(), 1)
