@@ -62,7 +62,7 @@ def _recognised(data: Any, how: Preprocessing) -> Source:
         whole = numbers[None] if is_ids(numbers) else numbers
         return _sliced("tensor", len(whole) if whole.ndim else 0, lambda start, stop: whole[start:stop], how)
     if isinstance(data, Iterable):
-        return _open_stream(data, how)
+        return _open_stream(data, how, len(data) if isinstance(data, Sequence) else None, {})
     raise expected(
         "texts, images, arrays, a table, a data set, a DataLoader, a folder or a text file",
         type(data).__name__,
@@ -153,35 +153,21 @@ def _open_dict(data: Mapping[str, Any], how: Preprocessing) -> Source:
 
 
 def _open_loader(loader: DataLoader[Any], how: Preprocessing) -> Source:
-    iterable, cuts = isinstance(loader.dataset, IterableDataset), dict[int, Cut]()
-    return Source(
-        kind="loader",
-        read=lambda: _batches(loader, how, cuts),
-        batches=None if iterable else len(loader),
-        details={"batch_size": loader.batch_size},
-        sharded=iterable or isinstance(loader.sampler, DistributedSampler),
-        cuts=cuts,
-    )
+    iterable = isinstance(loader.dataset, IterableDataset)
+    source = _open_stream(loader, how, None if iterable else len(loader), {"batch_size": loader.batch_size})
+    return replace(source, sharded=iterable or isinstance(loader.sampler, DistributedSampler))
 
 
-def _open_stream(data: Iterable[Any], how: Preprocessing) -> Source:
+def _open_stream(data: Iterable[Any], how: Preprocessing, batches: int | None, details: dict[str, Any]) -> Source:
     cuts: dict[int, Cut] = {}
-    return Source(
-        kind="loader",
-        read=lambda: _batches(data, how, cuts),
-        batches=len(data) if isinstance(data, Sequence) else None,
-        details={},
-        replayable=not isinstance(data, Iterator),
-        cuts=cuts,
-    )
 
+    def read() -> Iterator[RawBatch]:
+        for number, (batch, went) in enumerate(_encoded(data, how)):
+            if went is not None:
+                cuts[number], details["max_length"] = went, how.length
+            yield batch
 
-def _batches(items: Iterable[Any], how: Preprocessing, cuts: dict[int, Cut]) -> Iterator[RawBatch]:
-    """The batches of a stream."""
-    for number, (batch, went) in enumerate(_encoded(items, how)):
-        if went is not None:
-            cuts[number] = went
-        yield batch
+    return Source("loader", read, batches, details, replayable=not isinstance(data, Iterator), cuts=cuts)
 
 
 def _encoded(items: Iterable[Any], how: Preprocessing) -> Iterator[tuple[RawBatch, Cut | None]]:
