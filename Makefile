@@ -9,12 +9,13 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit slow models explain-models theory matrix bench clean curves bench-remedies \
-	official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs
+	official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
 	@echo "make test     lint, type check and tests"
 	@echo "make slow     tests that take long for what the others test too"
+	@echo "make fuzz     every reader and functional given what is wrong, FUZZ_SECONDS each (600), from FUZZ_SEED on"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
 	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
@@ -85,6 +86,11 @@ unit: $(VENV)/installed apart
 
 slow: $(VENV)/installed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
+
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 0
+fuzz: $(VENV)/installed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 models: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.trained_models

@@ -63,3 +63,44 @@ def test_bad_input_is_told_in_one_line(seeds, tmp_path, capsys, words, said):
     assert said in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [3]},
+        {"metrics": {}},
+        {"name": ["\x1b[2J"]},
+        {"profiles": [{"lines": 1}]},
+        {"healthy": "no"},
+        {"rows": []},
+    ],
+)
+def test_one_odd_scan_is_named_and_the_rest_of_the_report_stands(tmp_path, capsys, change):
+    write_run(tmp_path / "run", seed=0, epochs=2, synthetic=True)
+    scans = sorted((tmp_path / "run").glob("scans/step-*/scan.json"))
+    scans[0].write_text(json.dumps(json.loads(scans[0].read_text()) | change))
+    assert run(["report", str(tmp_path / "run")]) == 0
+    said, told = "No whole scan was found of step 0.", capsys.readouterr()
+    assert f"unsmooth: run: {said}" in told.err
+    assert "0.5" in told.out
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert said in page
+    assert "mean_cosine" in page
+
+
+def test_what_comes_from_files_cannot_steer_the_terminal(tmp_path, capsys):
+    evil = "plain\x1b]0;title\x07\x1b[2J\u202egnp.\x9b31m"
+    write_run(tmp_path / "run", seed=0, epochs=2, synthetic=True)
+    for scan in (tmp_path / "run").glob("scans/step-*/scan.json"):
+        content = json.loads(scan.read_text())
+        card = next(iter(content["metrics"].values()))
+        first = {(row["layer"], row["site"]): {**row, "metric": evil} for row in content["rows"]}
+        odd = {"metrics": {evil: {**card, "name": evil, "definition": evil}}, "rows": list(first.values())}
+        scan.write_text(json.dumps(content | odd | {"name": evil, "sentence": evil, "changes": {}}))
+    folder = str(next((tmp_path / "run").glob("scans/step-*")))
+    for words in (["compare", folder, folder], ["watch", str(tmp_path / "run"), "--once"], ["compare", folder, evil]):
+        run(words)
+        told = "".join(capsys.readouterr())
+        assert not [letter for letter in told if not (letter.isprintable() or letter in "\n")], words
+        assert "[2J" in told

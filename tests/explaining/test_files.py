@@ -64,7 +64,7 @@ def test_round_trip_of_numbers_that_are_none(found: Explanation, tmp_path: Path)
         mean_modulus=NAN,
         margin=NAN,
         eigenvalues=(complex(NAN, 1.0), 2 - 3j),
-        gains=Gains(NAN, 1.0, NAN, 2.0, NAN, 3.0),
+        gains=Gains(NAN, 1.0, NAN, 2.0, None, 3.0),
         breakdown=Breakdown(NAN, 0.0, 0.1, 0.2),
         flip_scale=None,
     )

@@ -16,8 +16,10 @@ class Outcome:
         tries: Inputs tried.
         past: Of these, how many got past the first check of what read them.
         findings: One line each, enough to try it again.
+        counts: By what was tried: how many got past the first check, and how many there were.
     """
 
     tries: int = 0
     past: int = 0
     findings: list[str] = field(default_factory=list)
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)

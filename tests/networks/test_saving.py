@@ -131,9 +131,9 @@ WORDS = {
     "unknown kind": "Did you mean 'vit'?",
     "unknown setting": "Did you mean 'depth'?",
     "impossible": "dim divisible by heads",
-    "no json": "a readable 'network.json'",
-    "no weights": "a readable 'model.safetensors'",
-    "cut weights": "a readable 'model.safetensors'",
+    "no json": "Expected JSON in",
+    "no weights": "no model.safetensors",
+    "cut weights": "a truncated or damaged file",
 }
 
 

@@ -12,7 +12,7 @@ from unsmooth.arena.plan import Entrant, Plan, slug
 from unsmooth.arena.stopwatch import Timing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.study import Trained
-from unsmooth.evidence.written import broken_file, read_json, trained_from, write_json
+from unsmooth.evidence.written import read_results, write_json
 from unsmooth.files import check_writable
 from unsmooth.training import RunFolder
 
@@ -83,7 +83,7 @@ class ArenaFolder:
 
     def model(self, name: str) -> dict[str, Any] | None:
         """What was settled for a model before its first run."""
-        return read_json(self._model(name))
+        return read_results(self._model(name))
 
     def write_model(self, name: str, settled: dict[str, Any]) -> None:
         """Once; its runs rest on it."""
@@ -94,12 +94,7 @@ class ArenaFolder:
 
     def timing(self, entrant: Entrant) -> Timing | None:
         """What a step costs."""
-        path = self.results(entrant) / "timing.json"
-        found = read_json(path)
-        try:
-            return None if found is None else Timing(**found)
-        except TypeError:
-            raise broken_file(path) from None
+        return read_results(self.results(entrant) / "timing.json", Timing)
 
     def write_timing(self, entrant: Entrant, timing: Timing) -> None:
         """Put it in its place."""
@@ -107,12 +102,7 @@ class ArenaFolder:
 
     def outcome(self, entrant: Entrant, run: str) -> Trained | None:
         """What is kept of a run, such as "rate-0.001"; None where it did not come to its end yet."""
-        path = self.results(entrant) / f"{run}.json"
-        found = read_json(path)
-        try:
-            return None if found is None else trained_from(found)
-        except (TypeError, KeyError, AttributeError):
-            raise broken_file(path) from None
+        return read_results(self.results(entrant) / f"{run}.json", Trained)
 
     def kept(self, entrant: Entrant) -> list[str]:
         """Names of all runs that came to their end, those of rates that are not looked at any more included."""
@@ -134,7 +124,7 @@ class ArenaFolder:
 
     def trouble(self, entrant: Entrant) -> dict[str, Any] | None:
         """Why an entrant has no runs: its `state`, "refused" or "failed", the `reason`, the `call` that found it."""
-        return read_json(self.results(entrant) / "trouble.json")
+        return read_results(self.results(entrant) / "trouble.json")
 
     def write_trouble(self, entrant: Entrant, state: str, reason: str, call: str) -> None:
         """Say why there is nothing; another call tries again."""

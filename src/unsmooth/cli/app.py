@@ -14,6 +14,7 @@ import typer
 from unsmooth.cli.apply import apply
 from unsmooth.cli.arena import arena
 from unsmooth.cli.compare import compare
+from unsmooth.cli.console import say
 from unsmooth.cli.data import data
 from unsmooth.cli.doctor import doctor
 from unsmooth.cli.evidence import evidence
@@ -101,7 +102,7 @@ def _plugins_told_in_one_line() -> Iterator[None]:
 
         def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, PluginWarning):
-                typer.echo(f"unsmooth: {message}", err=True)
+                say(f"unsmooth: {message}", err=True)
             else:
                 show(message, category, *where, **more)
 
@@ -128,5 +129,5 @@ def _one_line(error: Exception) -> str:
 def _tell(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    typer.echo(f"unsmooth: {message}", err=True)
+    say(f"unsmooth: {message}", err=True)
     return code

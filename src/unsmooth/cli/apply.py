@@ -134,9 +134,9 @@ def _as_json(done: Done, out: Path) -> dict[str, Any]:
 
 
 def _print(done: Done, out: Path, model: nn.Module) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
+    from unsmooth.cli.console import Console
     from unsmooth.models import origin_of
 
     console = Console()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.options import Debug
 from unsmooth.errors import UnsmoothError, expected
 
@@ -233,14 +234,14 @@ def _tell(found: Standings, folder: ArenaFolder, as_json: bool, quiet: bool) -> 
     try:
         page = write_arena_report(found, folder.path)
     except UnsmoothError as error:
-        typer.echo(f"unsmooth: no page was written: {error}", err=True)
+        say(f"unsmooth: no page was written: {error}", err=True)
     if as_json:
         typer.echo(json.dumps({**found.to_json(), "page": page and str(page)}, ensure_ascii=False, allow_nan=False))
     elif not quiet:
         _print(found, page)
         if others := folder.unnamed(found.plan):
             told = f"{folder.path} also has results of {_listed(others)}. Name all of them for one table."
-            typer.echo(f"unsmooth: {told}", err=True)
+            say(f"unsmooth: {told}", err=True)
 
 
 def _listed(places: list[str]) -> str:
@@ -248,10 +249,10 @@ def _listed(places: list[str]) -> str:
 
 
 def _print(found: Standings, page: Path | None) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from unsmooth.cli.console import Console
     from unsmooth.cli.fitting import fitting
     from unsmooth.report.arena import cells_of, failures_of, findings_of, heads_of, notes_of, sentence_of
 
@@ -285,11 +286,11 @@ def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
 
     if left := left_over(plan, folder, call):
         named = _listed([one.place for one in left])
-        typer.echo(f"unsmooth: {named} not done yet. The same command goes on from there.", err=True)
+        say(f"unsmooth: {named} not done yet. The same command goes on from there.", err=True)
         return EXIT_NOT_FINISHED
     failed = [one for one in plan.entrants if (folder.trouble(one) or {}).get("state") == "failed"]
     if failed:
         named = ", ".join(one.place for one in failed)
-        typer.echo(f"unsmooth: {named} failed, as the table says. The same command tries again.", err=True)
+        say(f"unsmooth: {named} failed, as the table says. The same command tries again.", err=True)
         return EXIT_BAD_INPUT
     return 0

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.options import Debug
+from unsmooth.files import read_json
 
 data = typer.Typer(help="Get public data sets, and see which are there.", no_args_is_help=True, add_completion=False)
 
@@ -40,14 +42,12 @@ def get(
 
     with _bar(f"Getting {name}", enabled=not quiet and not as_json) as progress:
         folder = get_data(name, source, out, progress)
-    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    record = read_json(folder / RECORD)
     if as_json:
-        typer.echo(json.dumps(record, ensure_ascii=False))
+        typer.echo(json.dumps(record))
     elif not quiet:
         size = sum(file["bytes"] for file in record["files"].values())
-        typer.echo(
-            f"{folder}: {name} from {record['source']}, {_examples(record['examples'])}, {_size(size)}, checked."
-        )
+        say(f"{folder}: {name} from {record['source']}, {_examples(record['examples'])}, {_size(size)}, checked.")
     return 0
 
 
@@ -60,10 +60,11 @@ def ls(out: Folder = Path("data"), as_json: Json = False, debug: Debug = False) 
 
     found = listed(out)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        typer.echo(json.dumps([asdict(each) for each in found]))
         return 0
-    from rich.console import Console
     from rich.table import Table
+
+    from unsmooth.cli.console import Console
 
     table = Table(box=None)
     for column in ("name", "state", "size", "examples", "source", "date"):
@@ -96,8 +97,9 @@ def _bar(label: str, *, enabled: bool) -> Iterator[Callable[[int, int | None], N
     if not enabled:
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from unsmooth.cli.console import Console
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.options import Debug
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import check_writable
@@ -154,7 +155,7 @@ def train(
                 chosen = (seeds or None, variants or None)
                 carry_out_study(wanted, told, seeds=chosen[0], variants=chosen[1], look=not look_later)
     except NotFinishedError as error:
-        typer.echo(f"unsmooth: {error}", err=True)
+        say(f"unsmooth: {error}", err=True)
         code = EXIT_NOT_FINISHED
     if not quiet:
         print_runs(study, bench)
@@ -195,7 +196,7 @@ def page(
     folder = _folder(results or context.obj)
     write_evidence_report(_entries(folder), where, Store(folder))
     if not quiet:
-        typer.echo(f"{where}: all claims as a page")
+        say(f"{where}: all claims as a page")
     return 0
 
 
@@ -211,7 +212,7 @@ def _run_one(claim: Claim, bench: Bench, quiet: bool) -> int:
         with shown_progress(quiet=quiet) as tell:
             record = run_claim(claim, replace(bench, tell=tell))
     except UnsmoothError as error:
-        typer.echo(f"unsmooth: {claim.id}: {' '.join(str(error).split())}", err=True)
+        say(f"unsmooth: {claim.id}: {' '.join(str(error).split())}", err=True)
         return EXIT_NOT_FINISHED if isinstance(error, NotFinishedError) else EXIT_BAD_INPUT
     if not quiet:
         minutes = gpu_minutes(claim, record, bench.store)

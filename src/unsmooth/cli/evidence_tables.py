@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from unsmooth.cli.console import Console
     from unsmooth.evidence import Bench, Entry, Trained
 
 _COLOURS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not run": "dim", "reported": "dim"}
@@ -16,10 +15,10 @@ _COLOURS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not 
 
 def print_ledger(entries: Sequence[Entry]) -> None:
     """A row for each claim, and how many stand at what."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from unsmooth.cli.console import Console
     from unsmooth.report.evidence.words import counted, effect, paper, standing
 
     console = Console()
@@ -88,8 +87,9 @@ def study_lines(results: Path) -> list[dict[str, Any]]:
 
 def print_studies(lines: Sequence[dict[str, Any]]) -> None:
     """A row for each."""
-    from rich.console import Console
     from rich.table import Table
+
+    from unsmooth.cli.console import Console
 
     table = Table(box=None, caption="Runs that are there, by scale.", caption_justify="left")
     table.add_column("study", no_wrap=True)
@@ -144,6 +144,6 @@ def _coloured(word: str) -> str:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from unsmooth.cli.console import Console
 
     return Console(highlight=False, soft_wrap=True)

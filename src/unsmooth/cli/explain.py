@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unsmooth.cli.before_after import Variants, as_one, folders_of, labelled
+from unsmooth.cli.console import say
 from unsmooth.cli.groups import grouped
 from unsmooth.cli.options import AS_STORED, Debug, Loading, Out, Quiet, Showing, With, Words, bundled_page
 from unsmooth.cli.words import read_words
@@ -92,7 +93,7 @@ def _finish(found: Found, scans: list[Scan], out: Path | None, as_json: bool, qu
         _print(found, out)
     broken = [note for one in found.values() for note in one.notes if note.startswith("NaN")]
     if broken:
-        typer.echo(f"unsmooth: {' '.join(broken)}", err=True)
+        say(f"unsmooth: {' '.join(broken)}", err=True)
     return EXIT_FOUND if broken else 0
 
 
@@ -126,4 +127,4 @@ def _write(found: Found, scans: list[Scan], out: Path) -> None:
             save_why_figures(one, folders[which] / "figures")
     except UnsmoothError as error:
         # The numbers are safe; a missing chart library is no reason to lose them.
-        typer.echo(f"unsmooth: no report: {error}", err=True)
+        say(f"unsmooth: no report: {error}", err=True)

@@ -7,10 +7,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unsmooth.cli.console import Console
 from unsmooth.cli.tables import print_ending, print_where
 from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
 from unsmooth.explaining.score import best_rule

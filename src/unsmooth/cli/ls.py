@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.ls_losses import loss_entries, print_losses
 from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
 from unsmooth.cli.ls_posthoc import estimator_entries, print_estimators
@@ -175,9 +176,10 @@ def remedy_entries() -> list[dict[str, Any]]:
 
 def print_remedies(entries: list[dict[str, Any]]) -> None:
     """A paragraph per remedy."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.padding import Padding
+
+    from unsmooth.cli.console import Console
 
     console = Console()
     for entry in entries:
@@ -199,9 +201,10 @@ def print_remedies(entries: list[dict[str, Any]]) -> None:
 
 def print_metrics(entries: list[dict[str, Any]]) -> None:
     """A paragraph per metric, those of the default scan first: names must stay whole to be copied."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.padding import Padding
+
+    from unsmooth.cli.console import Console
 
     console = Console()
     for entry in sorted(entries, key=lambda entry: not entry["default"]):
@@ -219,8 +222,9 @@ def print_metrics(entries: list[dict[str, Any]]) -> None:
 
 def print_models(entries: list[dict[str, Any]]) -> None:
     """One row per family."""
-    from rich.console import Console
     from rich.table import Table
+
+    from unsmooth.cli.console import Console
 
     table = Table(box=None)
     for column in entries[0]:
@@ -233,7 +237,7 @@ def print_models(entries: list[dict[str, Any]]) -> None:
 def print_recipes(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
     for entry in entries:
-        typer.echo(f"{entry['name']}: {entry['what']}")
+        say(f"{entry['name']}: {entry['what']}")
         facts = f"{entry['depth']} blocks, d {entry['dim']}, {entry['norm']}-norm, batch {entry['batch']:,}"
         typer.echo(f"    {facts}, {entry['length']}, data: {entry['data']}; unsmooth train {entry['name']} --size tiny")
 
@@ -241,7 +245,7 @@ def print_recipes(entries: list[dict[str, Any]]) -> None:
 def print_claims(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
     for entry in entries:
-        typer.echo(f"{entry['name']}: {entry['statement']}")
+        say(f"{entry['name']}: {entry['statement']}")
         on = f"; draws on {', '.join(entry['studies'])}" if entry["studies"] else ""
         typer.echo(f"    {entry['source']}{on}; unsmooth evidence run {entry['name']}")
 
@@ -249,6 +253,6 @@ def print_claims(entries: list[dict[str, Any]]) -> None:
 def print_studies(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
     for entry in entries:
-        typer.echo(f"{entry['name']}: {entry['what']}")
+        say(f"{entry['name']}: {entry['what']}")
         for_ = f"for {', '.join(entry['claims'])}" if entry["claims"] else "for no claim"
         typer.echo(f"    {for_}; unsmooth evidence train {entry['name']}")

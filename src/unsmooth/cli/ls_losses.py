@@ -20,9 +20,10 @@ def loss_entries() -> list[dict[str, Any]]:
 
 def print_losses(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.padding import Padding
+
+    from unsmooth.cli.console import Console
 
     console = Console()
     for entry in entries:

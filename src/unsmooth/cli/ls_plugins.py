@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.doctor.plugins import GROUPS, all_plugins
 
 
@@ -23,4 +24,4 @@ def print_plugins(entries: list[dict[str, Any]]) -> None:
         of = f"{entry['value']} of {entry['package']}"
         name = entry["item"] or entry["name"]
         state = f"failed to load: {entry['problem']}" if entry["problem"] else "works"
-        typer.echo(f"{entry['group']}: {name} ({of}) {state}")
+        say(f"{entry['group']}: {name} ({of}) {state}")

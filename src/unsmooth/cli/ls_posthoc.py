@@ -6,6 +6,8 @@ from typing import Any
 
 import typer
 
+from unsmooth.cli.console import say
+
 
 def estimator_entries() -> list[dict[str, Any]]:
     """Every estimator, ours and other packages', with what it declares."""
@@ -28,6 +30,6 @@ def print_estimators(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
     for entry in entries:
         settings = ", ".join(f"{key}={value!r}" for key, value in entry["settings"].items())
-        typer.echo(f"{entry['name']}: {entry['summary']}")
+        say(f"{entry['name']}: {entry['summary']}")
         typer.echo(f"    {entry['equation']}; {entry['paper']}")
         typer.echo(f"    unsmooth.posthoc.{entry['class']}({settings})")

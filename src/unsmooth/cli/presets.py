@@ -81,10 +81,10 @@ def _as_json(found: Definitions) -> dict[str, object]:
 
 
 def _print(found: Definitions, out: Path | None) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from unsmooth.cli.console import Console
     from unsmooth.report.plates import definitions_plate
 
     console, plate = Console(), definitions_plate(found)

@@ -59,8 +59,9 @@ def redraw(
     plate = lay_out(chosen, opened(), progress=not quiet, **showing.arguments())
     files = write_plate(plate, out)
     if not quiet:
-        from rich.console import Console
         from rich.markup import escape
+
+        from unsmooth.cli.console import Console
 
         console = Console()
         console.print(f"[bold]{escape(plate.sentence)}[/bold]", soft_wrap=True)

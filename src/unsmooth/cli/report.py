@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
 from unsmooth.files import check_writable
@@ -40,6 +41,9 @@ def report(
     check_writable(page.parent)
     runs = [read_run(place) for place in places]
     write_training_report(runs, page)
+    for run in runs:
+        for note in run.notes:
+            say(f"unsmooth: {run.folder.name}: {note}", err=True)
     if as_json:
         typer.echo(json.dumps({"report": str(page), "runs": summary(runs)}, allow_nan=False))
     elif not quiet:
@@ -58,10 +62,10 @@ def _page(out: Path | None, folders: list[Path]) -> Path:
 
 
 def _print(runs: list[TrainedRun], page: Path) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from unsmooth.cli.console import Console
     from unsmooth.report.training.table import brief_table
     from unsmooth.report.training.variants import variants_of
     from unsmooth.report.training.words import banners_of, sentence_of
@@ -78,8 +82,5 @@ def _print(runs: list[TrainedRun], page: Path) -> None:
     for variant in variants:
         for word, rest in banners_of(variant):
             console.print(f"[yellow]{word}[/yellow] {escape(rest)}")
-        for run in variant.runs:
-            for note in run.notes:
-                console.print(f"[yellow]note:[/yellow] {escape(run.folder.name)}: {escape(note)}")
         console.print(f"[bold]{escape(sentence_of(variant))}[/bold]", soft_wrap=True)
     console.print(f"report: {escape(str(page))}", soft_wrap=True)

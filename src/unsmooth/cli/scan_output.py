@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from unsmooth.cli.before_after import as_one, folders_of, labelled
+from unsmooth.cli.console import say
 from unsmooth.errors import UnsmoothError, expected
 
 if TYPE_CHECKING:
@@ -81,11 +82,11 @@ def finish(
     unhealthy = [one.notes for one in found.scans.values() if not one.healthy]
     for notes in (*unhealthy, *(why.notes for why in found.whys.values())):
         if broken := " ".join(note for note in notes if note.startswith("NaN")):
-            typer.echo(f"unsmooth: {broken}", err=True)
+            say(f"unsmooth: {broken}", err=True)
             code = EXIT_FOUND
     if found.interrupted:
         where = f"what is done is saved in {out}" if out is not None else "nothing was saved; try --out DIR"
-        typer.echo(f"unsmooth: Interrupted, {where}.", err=True)
+        say(f"unsmooth: Interrupted, {where}.", err=True)
         return EXIT_INTERRUPTED
     return code
 
@@ -151,4 +152,4 @@ def _write(found: Findings, out: Path, parquet: bool) -> None:
         save_figures(scans, out / "figures")
     except UnsmoothError as error:
         # The numbers are safe; a missing chart library is no reason to lose them.
-        typer.echo(f"unsmooth: no report: {error}", err=True)
+        say(f"unsmooth: no report: {error}", err=True)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unsmooth.cli.console import Console
 from unsmooth.numbers import Precision
 from unsmooth.scanning.result import Confound, Row, Scan
 

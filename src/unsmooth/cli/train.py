@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unsmooth.cli.console import say
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
 from unsmooth.registry import check_names
@@ -157,9 +158,9 @@ def _finish(folders: list[RunFolder], as_json: bool, quiet: bool) -> None:
         for folder in folders:
             left = f"{folder.path}: not finished, `unsmooth train --resume {folder.path}` goes on"
             done = f"{folder.final}: load it with unsmooth.load, scan it with `unsmooth scan`"
-            typer.echo(done if folder.finished else left)
+            say(done if folder.finished else left)
         for page in filter(None, pages):
-            typer.echo(f"{page}: the {'run' if len(folders) == 1 else 'runs'} as a page")
+            say(f"{page}: the {'run' if len(folders) == 1 else 'runs'} as a page")
 
 
 def _page(folders: list[RunFolder], where: Path, quiet: bool) -> Path | None:
@@ -172,5 +173,5 @@ def _page(folders: list[RunFolder], where: Path, quiet: bool) -> Path | None:
         return write_training_report([read_run(folder.path) for folder in folders], where / "report.html")
     except UnsmoothError as error:
         if not quiet:
-            typer.echo(f"No page was written: {error}", err=True)
+            say(f"No page was written: {error}", err=True)
         return None

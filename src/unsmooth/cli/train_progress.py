@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import TaskID
 
+    from unsmooth.cli.console import Console
     from unsmooth.training import Progress
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -24,7 +24,7 @@ def shown_progress(*, quiet: bool, bars: bool = True) -> Iterator[Callable[[Prog
     if quiet or not is_first_process():
         yield lambda _: None
         return
-    from rich.console import Console
+    from unsmooth.cli.console import Console
 
     console = Console(stderr=True)
     with _bars(console) if bars and console.is_terminal else _lines(console) as tell:
@@ -46,7 +46,7 @@ def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
     )
     with Bars(*columns, console=console) as bars:
         rows: dict[str, TaskID] = {}
-        note = _noting(bars.console)
+        note = _noting(console)
 
         def tell(progress: Progress) -> None:
             note(progress.note)

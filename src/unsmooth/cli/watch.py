@@ -35,8 +35,7 @@ def watch(
     debug: Debug = False,
 ) -> int:
     """Show how alike tokens are over the steps of a training run that is going on."""
-    from rich.console import Console
-
+    from unsmooth.cli.console import Console
     from unsmooth.monitor import find_watched
 
     if not refresh > 0:

@@ -13,7 +13,7 @@ from typing import Any
 
 from unsmooth.evidence.scale import SCALES, Scale
 from unsmooth.evidence.study import Trained
-from unsmooth.evidence.written import broken_file, read_json, trained_from, write_json
+from unsmooth.evidence.written import read_results, write_json
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,13 @@ class Record:
 
 
 @dataclass(frozen=True)
+class _Study:
+    study: str
+    scale: Scale
+    runs: tuple[Trained, ...]
+
+
+@dataclass(frozen=True)
 class Store:
     """A folder of results."""
 
@@ -49,13 +56,7 @@ class Store:
 
     def claim(self, id: str, scale: Scale) -> Record | None:
         """What was measured at a scale; None where nothing was."""
-        content = read_json(self._claim(id, scale))
-        if content is None:
-            return None
-        try:
-            return Record(**{**content, "seeds": tuple(content["seeds"])})
-        except (TypeError, KeyError):
-            raise broken_file(self._claim(id, scale)) from None
+        return read_results(self._claim(id, scale), Record)
 
     def best_claim(self, id: str) -> Record | None:
         """What was measured at the largest scale."""
@@ -70,14 +71,8 @@ class Store:
 
     def study(self, name: str, scale: Scale) -> list[Trained]:
         """The runs of a study that are there; empty where none is."""
-        path = self._study(name, scale)
-        content = read_json(path)
-        if content is None:
-            return []
-        try:
-            return [trained_from(run) for run in content["runs"]]
-        except (TypeError, KeyError, AttributeError):
-            raise broken_file(path) from None
+        found = read_results(self._study(name, scale), _Study)
+        return [] if found is None else list(found.runs)
 
     def _claim(self, id: str, scale: Scale) -> Path:
         return self.path / scale / "claims" / f"{id}.json"

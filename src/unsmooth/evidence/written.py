@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from unsmooth.errors import UnsmoothError, expected
-from unsmooth.evidence.study import Trained
-from unsmooth.files import finite, write_whole
+from unsmooth.errors import expected
+from unsmooth.files import finite, read_json, write_whole
+from unsmooth.schema import parse
 
 FORMAT = 1
+T = TypeVar("T")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
@@ -19,29 +20,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     return write_whole(path, json.dumps(finite({"format": FORMAT, **content}), ensure_ascii=False, indent=1) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """What `write_json` wrote; None where there is nothing."""
+@overload
+def read_results(path: Path) -> dict[str, Any] | None: ...
+@overload
+def read_results(path: Path, kind: type[T]) -> T | None: ...
+def read_results(path: Path, kind: Any = dict) -> Any:
+    """What `write_json` wrote, as `kind`; None where there is nothing."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        raise broken_file(path) from None
-    if not isinstance(content, dict):
-        raise broken_file(path)
     if (form := content.pop("format", None)) != FORMAT:
         hint = "the version of unsmooth that wrote it"
-        raise expected(f"results of format {FORMAT}", f"format {form} in {path}", hint)
-    return content
-
-
-def trained_from(run: Mapping[str, Any]) -> Trained:
-    """A run that was written as plain data."""
-    lists = {"evaluations": tuple(run["evaluations"]), "spectra": tuple(run["spectra"])}
-    similarity = {metric: tuple(moments) for metric, moments in run["similarity"].items()}
-    return Trained(**{**run, **lists, "similarity": similarity})
-
-
-def broken_file(path: Path) -> UnsmoothError:
-    """For results that cannot be read."""
-    return expected(f"whole results in {path}", "a broken file", "removing it, and the same command again")
+        raise expected(f"results of format {FORMAT}", f"format {str(form)[:80]} in {path}", hint)
+    return parse(kind, content, where=repr(str(path)))

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unsmooth.explaining.result import (
-    Breakdown,
-    Explanation,
-    Gains,
-    HeadFinding,
-    LayerFinding,
-    RuleScore,
-    Stack,
-)
+from unsmooth.errors import expected
+from unsmooth.explaining.result import Explanation
 from unsmooth.files import Saved, check_writable, finite, write_whole
+from unsmooth.schema import parse
 
 FORMAT = 1
 _SAVED = Saved("explanation", "Explanation.save", "explain", "explaining again", FORMAT)
-_COMPLEX = ("feature_eigenvalue", "token_eigenvalue")
 
 
 def save_explanation(found: Explanation, folder: Path) -> Path:
@@ -54,41 +48,17 @@ def _pairs(value: Any) -> Any:
     return value
 
 
-def _from_json(content: dict[str, Any]) -> Explanation:
-    return Explanation(
-        name=content["name"],
-        layers=tuple(_layer(item) for item in content["layers"]),
-        heads=tuple(_head(item) for item in content["heads"]),
-        scores=tuple(RuleScore(**item) for item in content["scores"]),
-        rules=content["rules"],
-        stack=None if content["stack"] is None else Stack(**_numbers(content["stack"])),
-        manifest=content["manifest"],
-        notes=tuple(content["notes"]),
-        sentence=content["sentence"],
-    )
-
-
-def _layer(item: dict[str, Any]) -> LayerFinding:
-    nested = {
-        "gains": None if item["gains"] is None else Gains(**_numbers(item["gains"])),
-        "breakdown": None if item["breakdown"] is None else Breakdown(**_numbers(item["breakdown"])),
-        "eigenvalues": tuple(_complex(pair) for pair in item["eigenvalues"]),
+def _from_json(content: Mapping[str, Any]) -> Explanation:
+    found = parse(Explanation, {name: value for name, value in content.items() if name != "format"})
+    layers = Counter(one.layer for one in found.layers)
+    heads = Counter((one.layer, one.head) for one in found.heads)
+    wrong = {
+        "a layer": not layers,
+        "each layer and head once": max(*layers.values(), *heads.values(), 1) > 1,
+        "layers from 0 to 100,000": any(not 0 <= layer <= 100_000 for layer in layers),
+        "heads of its own layers": not {layer for layer, _ in heads} <= layers.keys(),
+        "the definition of every rule": not {one.rule for one in found.scores} <= found.rules.keys(),
     }
-    return LayerFinding(**{**item, **_numbers(item, ("mean_modulus", "margin")), **nested})
-
-
-def _head(item: dict[str, Any]) -> HeadFinding:
-    known = {name: None if item[name] is None else _complex(item[name]) for name in _COMPLEX}
-    always = ("mean_modulus", "margin", "asymmetry", "condition", "range_low", "range_high")
-    return HeadFinding(**{**item, **_numbers(item, always), **known})
-
-
-def _numbers(item: dict[str, Any], names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Null where a number must stand is NaN."""
-    wanted = item if names is None else names
-    return {name: float("nan") if item[name] is None else item[name] for name in wanted}
-
-
-def _complex(pair: list[float | None]) -> complex:
-    real, imaginary = (float("nan") if part is None else part for part in pair)
-    return complex(real, imaginary)
+    if missing := next((what for what, is_wrong in wrong.items() if is_wrong), None):
+        raise expected(f"{missing} in an explanation", "another", "explaining again")
+    return found

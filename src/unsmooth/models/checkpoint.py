@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import below, read_json
 from unsmooth.models.remedied import HOME, SAVED_TYPE
 from unsmooth.models.resolve import Source
+from unsmooth.schema import parse
+from unsmooth.weights import Header, check_pickle, read_header
 
+_MOST = 1 << 18
+_AGAIN = "to download the model again"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -22,13 +26,26 @@ def read_config(folder: Path) -> dict[str, Any]:
         ggufs = sorted(folder.glob("*.gguf"))
         hint = next((str(p) for p in (*(b.parent for b in below), *ggufs)), "the folder that save_pretrained wrote")
         raise expected(f"config.json in {str(folder)!r}", "a folder without one", hint)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise expected(f"JSON in {str(path)!r}", f"{error}", "to download the file again") from None
-    if not isinstance(config, dict):
-        raise expected(f"an object in {str(path)!r}", type(config).__name__, "to download the file again")
+    config = read_json(path, constants=True)
+    _check_counts(config)
+    kind, names = config.get("model_type"), config.get("architectures")
+    if not isinstance(kind, str | None) or not isinstance(names, list | None) or not all(map(_is_text, names or ())):
+        raise expected(f"model_type and architectures as words in {str(path)!r}", "other values", _AGAIN)
     return config
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _check_counts(config: object, above: str = "") -> None:
+    """Refuse more layers, heads or labels than any model has, of which transformers makes lists at once."""
+    for name, value in config.items() if isinstance(config, dict) else ():
+        counts = name.startswith(("num_", "n_")) or any(word in name for word in ("layer", "depth", "label", "block"))
+        for one in value if isinstance(value, list) else (value,):
+            if counts and isinstance(one, int | float) and not abs(one) <= _MOST:
+                raise expected(f"{above}{name} of at most {_MOST:,} in config.json", one, "another copy of it")
+        _check_counts(value, f"{above}{name}.")
 
 
 def check_model_type(config: dict[str, Any], source: Source, trust_remote_code: bool) -> None:
@@ -56,14 +73,12 @@ def check_model_type(config: dict[str, Any], source: Source, trust_remote_code: 
     )
 
 
-def check_weights(source: Source, allow_pickle: bool) -> Literal["safetensors", "pickle"]:
-    """Say in which form the weights are, and refuse those that are damaged or unsafe."""
+def check_weights(source: Source, allow_pickle: bool) -> tuple[Literal["safetensors", "pickle"], list[Header]]:
+    """Say in which form the weights are and what they hold, and refuse those that are damaged or unsafe."""
     folder = source.path
     files = safetensors_files(folder)
     if files:
-        for file in files:
-            _check_safetensors(file)
-        return "safetensors"
+        return "safetensors", [read_header(file) for file in files]
     pickles = [name for name in _PICKLES if (folder / name).is_file()] or list(source.pickles)
     if pickles and not allow_pickle:
         raise expected(
@@ -72,8 +87,10 @@ def check_weights(source: Source, allow_pickle: bool) -> Literal["safetensors", 
             "allow_pickle=True (--allow-pickle) if you trust it; torch then reads tensors only",
         )
     if not pickles:
-        raise expected(f"weights in {str(folder)!r}", "no model.safetensors there", "to download the model again")
-    return "pickle"
+        raise expected(f"weights in {str(folder)!r}", "no model.safetensors there", _AGAIN)
+    for name in (*pickles, *(file.name for file in folder.glob("pytorch_model-*.bin"))):
+        check_pickle(folder / name)
+    return "pickle", []
 
 
 def safetensors_files(folder: Path, variant: str | None = None) -> list[Path]:
@@ -84,33 +101,12 @@ def safetensors_files(folder: Path, variant: str | None = None) -> list[Path]:
         return [whole]
     if not (folder / index).is_file():
         return []
-    try:
-        shards = sorted(set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise expected(f"an index of weights in {index}", repr(error), "to download the file again") from None
+    found = read_json(folder / index)
+    shards = sorted(set(parse(dict[str, str], found.get("weight_map"), where=f"weight_map of {index}").values()))
     for shard in shards:
-        if not (folder / shard).is_file():
-            raise expected(f"all shards named in {index}", f"no {shard}", "to download the model again")
+        if not below(folder, shard).is_file():
+            raise expected(f"all shards named in {index}", f"no {shard}", _AGAIN)
     return [folder / shard for shard in shards]
-
-
-def _check_safetensors(file: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        got = f"a truncated or damaged file of {file.stat().st_size:,} bytes ({error})"
-        raise expected(f"a complete safetensors file {str(file)!r}", got, "to download it again") from None
-
-
-def check_gguf(file: Path) -> None:
-    """Refuse what is no GGUF file."""
-    with file.open("rb") as stream:
-        magic = stream.read(4)
-    if magic != b"GGUF":
-        raise expected(f"a GGUF file {str(file)!r}", f"one that starts with {magic!r}", "to download it again")
 
 
 def explain_gguf(file: Path, error: Exception) -> UnsmoothError:

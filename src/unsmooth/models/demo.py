@@ -6,7 +6,6 @@ Each has a folder with `network.json`, `model.safetensors` (float16, remedies fo
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.files import parse_json, read_json
 from unsmooth.models.origin import origin_of
 from unsmooth.networks.pixels import Pixels, load_pixels
 from unsmooth.networks.saving import WEIGHTS_FILE
+from unsmooth.weights import load_tensors, read_header
 
 PREFIX = "demo:"
 NAMES = ("plain", "sharpen", "smooth")
@@ -58,11 +59,9 @@ def manifest(name: str) -> dict[str, Any]:
     """What a model is, how it was trained, and how well it does."""
     path = folder(name) / MANIFEST_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except FileNotFoundError:
         raise absent(f"demo:{path.parent.name}") from None
-    assert isinstance(found, dict), "written by benchmarks/demo_models.py"
-    return found
 
 
 def note(name: str) -> str:
@@ -81,12 +80,9 @@ def images(count: int | None = None) -> tuple[Tensor, Tensor]:
     Args:
         count: The first so many, which are spread over the classes; None for all.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        found = load_file(HOME / IMAGES_FILE)
-    except (OSError, SafetensorError):
+        found = load_tensors(HOME / IMAGES_FILE)
+    except FileNotFoundError:
         raise absent("the demo images") from None
     pictures, labels = found["images"], found["labels"].long()
     if count is not None and not 1 <= count <= len(labels):
@@ -96,12 +92,9 @@ def images(count: int | None = None) -> tuple[Tensor, Tensor]:
 
 def classes() -> tuple[str, ...]:
     """Names of the classes, by label."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(HOME / IMAGES_FILE, "pt") as file:
-            return tuple(json.loads(file.metadata()["classes"]))
-    except (OSError, SafetensorError):
+        return tuple(parse_json(read_header(HOME / IMAGES_FILE).metadata["classes"], IMAGES_FILE))
+    except (FileNotFoundError, KeyError):
         raise absent("the demo images") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models import demo
-from unsmooth.models.checkpoint import check_gguf, check_model_type, check_weights, explain_gguf, read_config
+from unsmooth.models.checkpoint import check_model_type, check_weights, explain_gguf, read_config
 from unsmooth.models.origin import Origin, inside_pipeline, set_origin
 from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
 from unsmooth.models.quiet import quiet
@@ -25,6 +26,7 @@ from unsmooth.models.spread import check_device
 from unsmooth.models.timm_models import is_timm, load_timm
 from unsmooth.networks.pixels import load_pixels
 from unsmooth.networks.saving import is_network, load_network
+from unsmooth.weights import Header, no_larger, read_gguf_header
 
 _DTYPES: Mapping[str, torch.dtype | str] = {
     "auto": "auto",
@@ -151,26 +153,34 @@ Loaded = tuple[nn.Module, Mapping[str, Any], dict[str, Any]]
 def _load_folder(source: Source, wishes: Wishes, dtype: torch.dtype | str) -> Loaded:
     content = read_config(source.path)
     check_model_type(content, source, wishes.trust_remote_code)
-    form = check_weights(source, wishes.allow_pickle)
+    form, headers = check_weights(source, wishes.allow_pickle)
     options = {"trust_remote_code": wishes.trust_remote_code}
     try:
         config, model_class = _config_and_class(source.path, content, options)
-        model, report = model_class.from_pretrained(
-            str(source.path),
-            config=config,
-            dtype=dtype,
-            use_safetensors=form == "safetensors",
-            weights_only=True,
-            local_files_only=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below with the names
-            output_loading_info=True,
-            **options,
-        )
+        with _no_larger(headers):
+            model, report = model_class.from_pretrained(
+                str(source.path),
+                config=config,
+                dtype=dtype,
+                use_safetensors=form == "safetensors",
+                weights_only=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below with the names
+                output_loading_info=True,
+                **options,
+            )
     except UnsmoothError:
         raise
     except Exception as error:
         raise _not_loaded(source, form, error) from error
     return model, report, options
+
+
+def _no_larger(headers: Sequence[Header]) -> AbstractContextManager[None]:
+    """No network larger than these files; a pickle tells nothing of itself before it is read."""
+    if not headers:
+        return nullcontext()
+    return no_larger(sum(len(one.shapes) for one in headers), sum(one.bytes for one in headers))
 
 
 def _config_and_class(folder: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -189,12 +199,15 @@ def _config_and_class(folder: Path, content: Mapping[str, Any], options: Mapping
 def _load_gguf(file: Path, dtype: torch.dtype | str) -> Loaded:
     import transformers
 
-    check_gguf(file)
+    header = read_gguf_header(file)
     options = {"gguf_file": file.name}
     try:
-        model, report = transformers.AutoModel.from_pretrained(
-            str(file.parent), dtype=dtype, local_files_only=True, output_loading_info=True, **options
-        )
+        with _no_larger([header]):
+            model, report = transformers.AutoModel.from_pretrained(
+                str(file.parent), dtype=dtype, local_files_only=True, output_loading_info=True, **options
+            )
+    except UnsmoothError:
+        raise
     except Exception as error:
         raise explain_gguf(file, error) from error
     return model, report, options

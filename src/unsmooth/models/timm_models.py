@@ -16,6 +16,7 @@ from unsmooth.models.origin import Origin, set_origin
 from unsmooth.models.randomise import private_randomness
 from unsmooth.models.resolve import Source, Wishes, from_hub
 from unsmooth.spec import Option, read
+from unsmooth.weights import load_tensors
 
 PREFIX = "timm:"
 _FORM = "timm:NAME or timm:NAME(pretrained=False)"
@@ -124,13 +125,11 @@ def _weights(timm: Any, name: str, wishes: Wishes) -> Source:
 
 
 def _read(source: Source, allow_pickle: bool) -> Mapping[str, Tensor]:
-    if check_weights(source, allow_pickle) == "pickle":
+    if check_weights(source, allow_pickle)[0] == "pickle":
         content = torch.load(source.path / "pytorch_model.bin", map_location="cpu", weights_only=True)
         weights: Mapping[str, Tensor] = content
         return weights
-    from safetensors.torch import load_file
-
-    return {name: tensor for file in safetensors_files(source.path) for name, tensor in load_file(file).items()}
+    return {name: tensor for file in safetensors_files(source.path) for name, tensor in load_tensors(file).items()}
 
 
 def _create(

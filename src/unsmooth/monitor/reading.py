@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import expected, unknown_name
 from unsmooth.scanning.result import Row
+from unsmooth.schema import parse
 
 
 @dataclass(frozen=True)
@@ -73,28 +74,41 @@ class Reading:
         return {"step": self.step, "seconds": _short(self.seconds), **counts, "curves": list(curves.values())}
 
 
+@dataclass(frozen=True)
+class _Curve:
+    metric: str
+    site: str
+    layer: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    stack: str = ""
+
+
+@dataclass(frozen=True)
+class _Line:
+    step: int
+    curves: tuple[_Curve, ...]
+    seconds: float = math.nan
+    sequences: int = 0
+    tokens: int = 0
+
+
 def from_line(line: Mapping[str, Any]) -> Reading:
     """What `Reading.line` wrote; intervals are not in it.
 
     Raises:
         UnsmoothError: The line is not one.
     """
-    try:
-        rows = tuple(row for curve in line["curves"] for row in _rows(curve, line))
-        return Reading(int(line["step"]), rows, _number(line.get("seconds")))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UnsmoothError("Expected a line of a monitor's file but got another. Try the file as it was.") from None
-
-
-def _rows(curve: Mapping[str, Any], line: Mapping[str, Any]) -> Iterable[Row]:
-    counts = int(line.get("sequences") or 0), int(line.get("tokens") or 0)
-    for layer, mean, std in zip(curve["layer"], curve["mean"], curve["std"], strict=True):
-        place = (int(layer), str(curve["site"]), str(curve["metric"]))
-        yield Row(*place, _number(mean), _number(std), math.nan, math.nan, *counts, stack=str(curve.get("stack", "")))
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
+    names = {field.name for field in fields(_Line)}
+    told = parse(_Line, {name: value for name, value in line.items() if name in names}, where="a line of a monitor")
+    rows = []
+    for curve in told.curves:
+        if not len(curve.layer) == len(curve.mean) == len(curve.std) > 0 or min(curve.layer) < 0:
+            raise expected("as many numbers as layers in a line of a monitor", "another", "the file as it was")
+        for layer, mean, std in zip(curve.layer, curve.mean, curve.std, strict=True):
+            numbers = (mean, std, math.nan, math.nan, told.sequences, told.tokens)
+            rows.append(Row(layer, curve.site, curve.metric, *numbers, stack=curve.stack))
+    return Reading(told.step, tuple(rows), told.seconds)
 
 
 def _short(value: Any) -> Any:

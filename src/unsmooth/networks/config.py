@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from unsmooth.errors import expected, unknown_name
+from unsmooth.schema import parse
 
 NORMS = ("pre", "post", "peri")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
@@ -196,17 +197,12 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     Traceback (most recent call last):
     unsmooth.errors.UnsmoothError: Expected a known setting of a vit but got 'dept'. Did you mean 'depth'? Known: ...
     """
-    kind = str(values.get("kind"))
+    kind = str(values.get("kind"))[:80]
     if kind not in _KINDS:
         raise unknown_name("kind of network", kind, _KINDS)
-    known = {field.name for field in fields(_KINDS[kind])}
-    given = {name: value for name, value in values.items() if name != "kind"}
-    for name in given:
-        if name not in known:
-            raise unknown_name(f"setting of a {kind}", name, known)
-    if "vocabulary" in known and "vocabulary" not in given:
+    if "vocabulary" not in values and any(field.name == "vocabulary" for field in fields(_KINDS[kind])):
         raise expected(f"a vocabulary for a {kind}", "none", "vocabulary=32768")
-    return _KINDS[kind](**given)
+    return parse(_KINDS[kind], values, where=f"the configuration of a {kind}", what=f"setting of a {kind}")
 
 
 def _inits() -> Iterable[str]:

@@ -45,7 +45,9 @@ class Initialised(nn.Module):
     """A network that knows how its weights start."""
 
     def start(self, seed: int) -> None:
-        """Draw all weights, as the configuration says."""
+        """Draw all weights, as the configuration says; on the meta device there are none to draw."""
+        if any(parameter.is_meta for parameter in self.parameters()):
+            return
         initialise(self, self.config.init, seed)  # type: ignore[union-attr, arg-type]
 
     def reset_parameters(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.files import write_whole
+from unsmooth.files import read_json, write_whole
 
 FILE = "pixels.json"
+_LARGEST = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class Pixels:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.image <= _LARGEST:
+            raise expected(f"image from 1 to {_LARGEST}", self.image, "image=224")
+        if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
+            got = f"{len(self.mean)} and {len(self.std)}"
+            raise expected("mean and std of one channel or of three", got, "mean=(0.5,), std=(0.5,)")
+        if not all(map(math.isfinite, (*self.mean, *self.std))) or min(map(abs, self.std)) == 0:
+            raise expected("finite mean and std, and no std of 0", f"{self.mean} and {self.std}", "std=(0.5,)")
+
     def __call__(self, images: Sequence[Any], return_tensors: str = "pt") -> dict[str, Tensor]:
         """Pillow images as {"pixel_values": (batch, channels, height, width)}."""
         mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
@@ -60,12 +71,7 @@ class Pixels:
 
 def load_pixels(folder: Path) -> Pixels | None:
     """What `save_pretrained` wrote; None where there is no such file."""
-    path = folder / FILE
-    if not path.is_file():
-        return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Pixels(int(found["image"]), tuple(map(float, found["mean"])), tuple(map(float, found["std"])))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise expected(f"image, mean and std in {str(path)!r}", got, "another copy of the folder") from None
+        return read_json(folder / FILE, Pixels)
+    except FileNotFoundError:
+        return None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import write_whole
+from unsmooth.errors import expected
+from unsmooth.files import read_json, write_whole
 from unsmooth.networks.config import Config, DecoderConfig, ViTConfig, from_dict
 from unsmooth.networks.decoder import Decoder
 from unsmooth.networks.encoder import Classifier, Encoder
 from unsmooth.networks.vit import ViT
+from unsmooth.schema import parse
+from unsmooth.weights import first_mismatch, no_larger, read_header
 
 CONFIG_FILE, WEIGHTS_FILE = "network.json", "model.safetensors"
 
@@ -70,8 +74,6 @@ def write_description(network: nn.Module, folder: Path) -> None:
 
 def write_weights(state: Mapping[str, Tensor], folder: Path) -> None:
     """Write `model.safetensors` alone."""
-    from safetensors.torch import save
-
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_whole(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
 
@@ -83,57 +85,42 @@ def load_network(folder: str | os.PathLike[str], dtype: torch.dtype | None = Non
         UnsmoothError: In one line, what is wrong with the files.
     """
     place = Path(folder)
-    network = _built(_read_description(place))
-    state = _read_weights(place)
-    wrong = _first_mismatch(network.state_dict(), state)
+    try:
+        described = read_json(place / CONFIG_FILE)
+        header = read_header(place / WEIGHTS_FILE)
+    except FileNotFoundError as error:
+        got = f"no {Path(error.filename or CONFIG_FILE).name}"
+        raise expected(
+            f"{CONFIG_FILE} and {WEIGHTS_FILE} in {str(place)!r}", got, "another copy of the folder"
+        ) from None
+    # Without memory first: some bytes of configuration can describe a network of any size.
+    try:
+        with no_larger(len(header.shapes), header.bytes), torch.device("meta"):
+            wanted = {name: tuple(tensor.shape) for name, tensor in _built(described).state_dict().items()}
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch's, of sizes that no tensor has
+        got = str(error).splitlines()[0][:200]
+        raise expected(f"a network that can be built in {str(place)!r}", got, "another copy of the folder") from None
+    wrong = first_mismatch(wanted, header.shapes)
     if wrong is not None:
         raise expected(f"the weights that {CONFIG_FILE} describes in {str(place)!r}", wrong, "files of one network")
+    network, state = _built(described), load_file(place / WEIGHTS_FILE)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     network = network.to(dtype or (kinds.pop() if len(kinds) == 1 else torch.float32))
     network.load_state_dict(state)
     return network.eval()
 
 
-def _built(described: dict[str, Any]) -> nn.Module:
-    head = described.pop("classifier", None)
-    network = build(from_dict(described))
-    if head is None:
+@dataclass(frozen=True)
+class _Head:
+    classes: int
+    pooling: str
+    pooler: bool
+
+
+def _built(described: Mapping[str, Any]) -> nn.Module:
+    network = build(from_dict({name: value for name, value in described.items() if name != "classifier"}))
+    if "classifier" not in described:
         return network
-    assert isinstance(network, Encoder), "only an encoder is written with a classifier"
-    return Classifier(network, **head)
-
-
-def _read_description(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(folder, CONFIG_FILE, error) from None
-    if not isinstance(found, dict):
-        raise expected(f"an object in {CONFIG_FILE!r} of {str(folder)!r}", type(found).__name__, "another copy")
-    return found
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(folder / WEIGHTS_FILE)
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(folder, WEIGHTS_FILE, error) from None
-
-
-def _unreadable(folder: Path, file: str, error: Exception) -> UnsmoothError:
-    reason = "none" if isinstance(error, FileNotFoundError) else str(error).splitlines()[0].rstrip(".")
-    return expected(f"a readable {file!r} in {str(folder)!r}", reason, "another copy of the folder")
-
-
-def _first_mismatch(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
-    for name in (*wanted, *found):
-        if name not in found:
-            return f"no {name!r}"
-        if name not in wanted:
-            return f"{name!r}, which it does not have"
-        if wanted[name].shape != found[name].shape:
-            return f"{name!r} of shape {tuple(found[name].shape)} where {tuple(wanted[name].shape)} is due"
-    return None
+    if not isinstance(network, Encoder):
+        raise expected(f"a classifier in {CONFIG_FILE} of an encoder", f"one of a {network.config.kind}", "an encoder")
+    return Classifier(network, **asdict(parse(_Head, described["classifier"], where=CONFIG_FILE)))

@@ -7,20 +7,22 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.files import write_whole
+from unsmooth.errors import expected, unknown_name
+from unsmooth.files import parse_json, write_whole
 from unsmooth.posthoc.arrays import Array, check_squares, frame_of, like, matrix_of, names_of
 from unsmooth.registry import Registry
+from unsmooth.schema import parse
+from unsmooth.weights import read_header
 
 S = TypeVar("S", bound="Estimator")
 
@@ -224,21 +226,34 @@ def estimator(kind: E) -> E:
 
 def load(path: str | Path) -> Estimator:
     """What `Estimator.save` wrote, fitted."""
+    where = repr(str(path))
     try:
-        with safe_open(str(path), framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("unsmooth.posthoc") != FORMAT:
-                raise expected("a file that an estimator of unsmooth.posthoc saved", repr(str(path)), "its own save")
-            found = json.loads(about["about"])
-            made = ESTIMATORS[about["estimator"]](**found["settings"])
-            made.n_features_in_ = int(found["dimensions"])
-            if "names" in found:
-                made.feature_names_in_ = numpy.array(found["names"], dtype=object)
-            made.take_tensors({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
-            return made
-    except UnsmoothError:
-        raise
-    except (OSError, SafetensorError):
-        raise expected("a safetensors file", repr(str(path)), "the path that save was given") from None
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise expected(f"a whole file in {str(path)!r}", type(error).__name__, "saving it again") from None
+        told = read_header(Path(path)).metadata
+    except OSError:
+        raise expected("a safetensors file", where, "the path that save was given") from None
+    if told.get("unsmooth.posthoc") != FORMAT:
+        raise expected("a file that an estimator of unsmooth.posthoc saved", where, "its own save")
+    about = parse(_About, parse_json(told.get("about", ""), where), where=where)
+    kind = ESTIMATORS[told.get("estimator", "")]
+    try:
+        made = kind(**about.settings)
+        made.n_features_in_ = about.dimensions
+        if about.names is not None:
+            made.feature_names_in_ = numpy.array(about.names, dtype=object)
+        made.take_tensors(load_file(path))
+        with torch.device("cpu"):
+            made.get_feature_names_out()  # runs it once: what was learned fits together, and has these dimensions
+    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+        raise expected(f"a whole file in {where}", str(error).splitlines()[0][:200], "saving it again") from None
+    return made
+
+
+@dataclass(frozen=True)
+class _About:
+    settings: Mapping[str, Any]
+    dimensions: int
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dimensions <= 1 << 20 or (self.names is not None and len(self.names) != self.dimensions):
+            raise expected("from 1 to 1,048,576 dimensions, each with its name", self.dimensions, "saving it again")

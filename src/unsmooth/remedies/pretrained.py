@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import write_whole
+from unsmooth.files import read_json, write_whole
 from unsmooth.models.checkpoint import safetensors_files
 from unsmooth.models.quiet import quiet
 from unsmooth.models.remedied import HOME, SAVED_TYPE, is_remedied
@@ -155,8 +155,8 @@ def _says_remedied(name: Any, config: Any) -> bool:
     """Whether a load is known to be of a remedied model before it begins: then its report of keys would mislead."""
     if hasattr(config, "__dict__"):
         return HOME in vars(config)
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        return HOME in json.loads((Path(name) / CONFIG).read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, UnsmoothError, TypeError):
+        return HOME in read_json(Path(name) / CONFIG, constants=True)
     return False
 
 
@@ -225,7 +225,7 @@ def _mark_adapters(model: Any, folder: Any) -> None:
         file = Path(folder, name, _ADAPTERS)
         if not file.is_file():
             continue
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_json(file, constants=True)
         about = {key: value for key, value in (before.get("auto_mapping") or {}).items() if key != HOME}
         kind = str(before["peft_type"]).removeprefix(_KIND)
         if is_remedied(model):

@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import Saved, check_room, whole_folder, write_whole
+from unsmooth.files import Saved, check_room, read_json, whole_folder, write_whole
 from unsmooth.models.checkpoint import read_config, safetensors_files
 from unsmooth.models.origin import origin_of, unwrapped
 from unsmooth.models.quiet import quiet
@@ -40,9 +40,10 @@ from unsmooth.remedies.checking import checked_options
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.stack import find_remedied
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
+from unsmooth.schema import parse
+from unsmooth.weights import load_tensors, no_larger, read_header
 
 M = TypeVar("M", bound=nn.Module)
-T = TypeVar("T")
 
 FORMAT = 2
 CONFIG, RECORD = "config.json", "remedies.json"
@@ -137,9 +138,10 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
             put_on(model, record, read_saved(_weights(folder)), weights=weights)
             return model
         if weights:
+            read_header(_weights(folder)[0])
             load_model(model, str(_weights(folder)[0]))
         if record.applied:
-            put_on(model, record, load_file(folder / TENSORS))
+            put_on(model, record, load_tensors(folder / TENSORS))
     except (RuntimeError, SafetensorError, OSError) as error:
         raise unfit(model, folder, error) from None
     return model
@@ -163,7 +165,8 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
     missing = [key for key in told.missing_keys if weights and id(named.get(key)) not in loaded]
     # Applying remedies may write over weights that are saved as they were.
     plain = {key: value.clone() for key, value in model.state_dict().items() if _is_in(key, blocks) and key not in now}
-    with private_randomness(seed=0):  # what remedies draw is overwritten below
+    size = sum(tensor.numel() * tensor.element_size() for tensor in saved.values())
+    with private_randomness(seed=0), no_larger(len(saved), size):  # what remedies draw is overwritten below
         for one in record.applied:
             checked_options(find_remedy(one.name), one.options)  # or one would be taken for an argument of `apply`
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
@@ -187,7 +190,7 @@ def _is_in(key: str, blocks: Iterable[str]) -> bool:
 
 def read_saved(files: Sequence[Path]) -> dict[str, Tensor]:
     """The tensors of a saved transformers model."""
-    return {key: value for file in files for key, value in load_file(file).items()}
+    return {key: value for file in files for key, value in load_tensors(file).items()}
 
 
 def replaced_key(key: str) -> str | None:
@@ -240,10 +243,9 @@ def record_in(content: Any, folder: object) -> Record:
     """The record that the ``config.json`` of a folder holds."""
     try:
         return parse_record(content)
-    except UnsmoothError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise expected(f"remedies in the {CONFIG} of {str(folder)!r}", repr(error), "saving the model again") from None
+    except UnsmoothError as error:
+        got = str(error).partition(" Try ")[0].rstrip(".")
+        raise expected(f"remedies in the {CONFIG} of {str(folder)!r}", got, "saving the model again") from None
 
 
 def write_record(found: Sequence[Applied], folded: Sequence[Applied] = (), knows_plain: bool = True) -> dict[str, Any]:
@@ -267,24 +269,34 @@ def _entry(one: Applied) -> dict[str, Any]:
     return entry | {key: value for key, value in (("stack", one.stack), ("blocks", one.blocks)) if value}
 
 
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    options: Mapping[str, Any]
+    layers: tuple[int, ...]
+    stack: str = ""
+    blocks: str | None = None
+
+
+@dataclass(frozen=True)
+class _Content:
+    format: int
+    unsmooth: str
+    applied: tuple[_Entry, ...]
+    folded: tuple[_Entry, ...]
+    knows_plain: bool
+
+
 def parse_record(content: Any) -> Record:
-    """A record as it was written; raises ValueError where it was not written by `write_record`."""
-    if content["format"] != FORMAT:
+    """A record as it was written; raises UnsmoothError where it was not written by `write_record`."""
+    if isinstance(content, Mapping) and content.get("format", FORMAT) != FORMAT:
         raise expected(f"remedies format {FORMAT}", content["format"], "the unsmooth version that wrote it")
-    applied, folded = (tuple(map(_read_entry, _a(list, content[key]))) for key in ("applied", "folded"))
-    return Record(applied, folded, _a(bool, content["knows_plain"]), _a(str, content["unsmooth"]))
-
-
-def _read_entry(entry: Any) -> Applied:
-    layers = tuple(_a(int, layer) for layer in _a(list, entry["layers"]))
-    stack, blocks = _a(str, entry.get("stack", "")), entry.get("blocks")
-    return Applied(_a(str, entry["name"]), _a(dict, entry["options"]), layers, {}, stack, blocks and _a(str, blocks))
-
-
-def _a(kind: type[T], got: Any) -> T:
-    if type(got) is not kind:
-        raise ValueError(f"{type(got).__name__} where {kind.__name__} is due")
-    return got
+    told = parse(_Content, content, where="its remedies")
+    applied, folded = (
+        tuple(Applied(one.name, dict(one.options), one.layers, {}, one.stack, one.blocks) for one in entries)
+        for entries in (told.applied, told.folded)
+    )
+    return Record(applied, folded, told.knows_plain, told.unsmooth)
 
 
 def _is_transformers(model: nn.Module) -> bool:
@@ -329,8 +341,8 @@ def _copy_modules(file: Path, folder: Path) -> bool:
     if file.name != "modules.json":
         return True
     try:
-        paths = [str(module["path"]) for module in json.loads(file.read_text(encoding="utf-8")) if module["path"]]
-    except (ValueError, TypeError, KeyError):
+        paths = [str(module["path"]) for module in read_json(file, tuple[dict[str, Any], ...]) if module["path"]]
+    except (OSError, ValueError, KeyError):
         return False
     if not all(Path(path).name == path and (file.parent / path).is_dir() for path in paths):
         return False

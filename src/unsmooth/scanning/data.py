@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import open_file, parse_json
 
 RawBatch: TypeAlias = Tensor | Mapping[str, Any]
 
@@ -110,7 +110,8 @@ class Preprocessing:
 def read_texts(path: Path, column: str | None = None) -> list[str]:
     """Texts of one file: `column` of each line of .jsonl ("text"), else paragraphs, else lines where none is blank."""
     try:
-        content = path.read_text(encoding="utf-8-sig")
+        with open_file(path) as file:
+            content = file.read().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         got = "one that is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         hint = "its text in a file of its own (.txt, .md, .jsonl)"
@@ -128,8 +129,8 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
 
 def _jsonl_text(path: Path, number: int, line: str, column: str) -> str:
     try:
-        return str(json.loads(line)[column])
-    except (json.JSONDecodeError, KeyError, TypeError):
+        return str(parse_json(line, path.name)[column])
+    except (UnsmoothError, KeyError, TypeError):
         wanted = f'{{"{column}": …}} on line {number} of {path.name}'
         raise expected(wanted, repr(line[:40]), "one object a line, or another column") from None
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from unsmooth.errors import expected
 from unsmooth.files import Saved, check_writable, finite, write_whole
 from unsmooth.scanning.parquet import parquet_bytes
-from unsmooth.scanning.profile import Profile, ProfileLine
-from unsmooth.scanning.result import Change, Confound, MassiveToken, MetricCard, OutlierDimension, Row, Scan
+from unsmooth.scanning.result import Scan
+from unsmooth.schema import parse
 
 FORMAT = 1
 _SAVED = Saved("scan", "Scan.save", "scan", "scanning again", FORMAT)
@@ -63,59 +64,45 @@ def to_json(scan: Scan) -> dict[str, Any]:
     return result
 
 
+# What a scan and its baseline or stacks share, or nest.
+_ELSEWHERE = ("format", "baseline", "stacks")
 _OF_A_STACK = ("stack", "name", "sentence", "notes", "complete", "healthy", "metrics", "sites", "changes", "confounds")
 
 
-def _nan_if_none(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {key: math.nan if key in names and value is None else value for key, value in fields.items()}
-
-
 def _from_json(content: Mapping[str, Any]) -> Scan:
-    whole = _read_whole(content)
+    stacks = parse(tuple[dict[str, Any], ...], content.get("stacks", ()), where="stacks")
+    beside = content.get("baseline")
+    whole = parse(Scan, {name: value for name, value in content.items() if name not in _ELSEWHERE})
+    whole = replace(whole, baseline=None if beside is None else _from_json(parse(dict, beside, where="baseline")))
     parts = []
-    for item in content.get("stacks", ()):
-        rows = tuple(row for row in whole.rows if row.stack == item["stack"])
-        profiles = tuple(profile for profile in whole.profiles if profile.stack == item["stack"])
-        part = _read_whole({**content, **item, "rows": (), "profiles": (), "baseline": None})
-        beside = [other for other in (whole.baseline.stacks if whole.baseline else ()) if other.stack == part.stack]
-        parts.append(replace(part, rows=rows, profiles=profiles, baseline=beside[0] if beside else None))
-    return replace(whole, stacks=tuple(parts))
+    for item in stacks:
+        part = parse(Scan, {"rows": (), "manifest": {}, **item}, where="stacks")
+        other = [one for one in (whole.baseline.stacks if whole.baseline else ()) if one.stack == part.stack]
+        rows = tuple(row for row in whole.rows if row.stack == part.stack)
+        profiles = tuple(profile for profile in whole.profiles if profile.stack == part.stack)
+        baseline = other[0] if other else None
+        parts.append(replace(part, rows=rows, profiles=profiles, baseline=baseline, manifest=whole.manifest))
+    whole = replace(whole, stacks=tuple(parts))
+    for one in whole.parts:
+        _check(one)
+    return whole
 
 
-def _read_whole(content: Mapping[str, Any]) -> Scan:
-    numbers = ("mean", "std", "ci_low", "ci_high")
-    return Scan(
-        name=content["name"],
-        rows=tuple(Row(**_nan_if_none(row, numbers)) for row in content["rows"]),
-        metrics={name: MetricCard(**card) for name, card in content["metrics"].items()},
-        sites=content["sites"],
-        manifest=content["manifest"],
-        changes={
-            name: Change(**_nan_if_none(change, ("mean", "ci_low", "ci_high")))
-            for name, change in content["changes"].items()
-        },
-        profiles=tuple(_read_profile(item) for item in content.get("profiles", ())),
-        confounds=tuple(_read_confound(item) for item in content["confounds"]),
-        notes=tuple(content["notes"]),
-        sentence=content["sentence"],
-        baseline=None if content["baseline"] is None else _from_json(content["baseline"]),
-        complete=content["complete"],
-        healthy=content["healthy"],
-        stack=content.get("stack", ""),
-    )
-
-
-def _read_profile(item: Mapping[str, Any]) -> Profile:
-    lines = []
-    for line in item["lines"]:
-        values = tuple(math.nan if value is None else value for value in line["values"])
-        lines.append(ProfileLine(line["layer"], tuple(line["at"]), values, line["sequences"]))
-    return Profile(**{**item, "lines": tuple(lines)})
-
-
-def _read_confound(item: Mapping[str, Any]) -> Confound:
-    cosines = ("mean_cosine", "without_massive_tokens", "without_outlier_dimensions", "without_both")
-    fields = _nan_if_none(item, cosines)
-    fields["massive_tokens"] = tuple(MassiveToken(**token) for token in item["massive_tokens"])
-    fields["outlier_dimensions"] = tuple(OutlierDimension(**entry) for entry in item["outlier_dimensions"])
-    return Confound(**fields)
+def _check(scan: Scan) -> None:
+    """Refuse a scan whose parts do not belong together, before a table or a page is made of it."""
+    cells = Counter((row.layer, row.site, row.metric, row.stack) for row in scan.rows)
+    wrong = {
+        "a row": not scan.rows,
+        "each row once": max(cells.values(), default=1) > 1,
+        "layers from 0 to 100,000": any(not 0 <= row.layer <= 100_000 for row in scan.rows),
+        "counts of 0 or more": any(min(row.sequences, row.tokens) < 0 for row in scan.rows),
+        "the definition of every metric": not {row.metric for row in scan.rows} <= scan.metrics.keys(),
+        "rows of every metric": not scan.metrics.keys() <= {row.metric for row in scan.rows},
+        "the definition of every site": not {row.site for row in scan.rows} <= scan.sites.keys(),
+        "changes of its own metrics": not scan.changes.keys() <= scan.metrics.keys(),
+        "profiles as wide as their axis": any(
+            len(line.at) != len(line.values) for profile in scan.profiles for line in profile.lines
+        ),
+    }
+    if missing := next((what for what, is_wrong in wrong.items() if is_wrong), None):
+        raise expected(f"{missing} in a scan", "another", "scanning again")

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import write_whole
+from unsmooth.files import read_json, write_whole
 from unsmooth.training.durable import digest_of, sync_file, sync_folder, sync_tree, write_hashed
+from unsmooth.weights import check_pickle
 
 _NAME = re.compile(r"step-(\d{8,})\.(pt|shards)")
 _INDEX = "index.json"
@@ -45,9 +46,17 @@ class Checkpoint:
 
     def read(self) -> dict[str, Any]:
         """What was saved, on the CPU; a file only."""
-        # Mapped, not read: what is copied out of it is in memory once, not twice.
-        found: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu", mmap=True)
-        return found
+        check_pickle(self.path)
+        try:
+            # Mapped, not read: what is copied out of it is in memory once, not twice.
+            found = torch.load(self.path, weights_only=True, map_location="cpu", mmap=True)
+            about, state = found["about"], found["state"]
+            if not isinstance(about, dict) or not all(isinstance(one, Tensor) for one in state.values()):
+                raise TypeError("other things than tensors")
+        except Exception as error:  # a broken pickle may raise anything
+            got = " ".join(str(error).split())[:200] or type(error).__name__
+            raise expected(f"a whole checkpoint in {self.path}", got, "an earlier one") from None
+        return {"about": about, "state": state}
 
 
 class Checkpoints:
@@ -141,23 +150,23 @@ class Checkpoints:
 
     def _digests(self) -> dict[str, str]:
         try:
-            known = json.loads((self.folder / _INDEX).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            known = read_json(self.folder / _INDEX, dict[str, str])
+        except (OSError, UnsmoothError):
             return {}
-        if not isinstance(known, dict):
-            return {}
-        return {name: digest for name, digest in known.items() if (self.folder / name).exists()}
+        return {name: digest for name, digest in known.items() if name in self.names()}
 
 
 def _is_whole(path: Path, digest: str | None) -> bool:
-    if digest is not None:
-        return digest_of(path) == digest
-    if path.is_dir():
-        return False
-    try:  # the index was lost: torch's files are zip archives, which have checksums of their own
+    try:
+        if digest is not None:
+            return digest_of(path) == digest
+        if path.is_dir():
+            return False
+        # The index was lost: torch's files are zip archives, which have checksums of their own.
+        check_pickle(path)
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
+    except (zipfile.BadZipFile, OSError, EOFError, UnsmoothError):
         return False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -12,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import check_writable, finite, write_whole
+from unsmooth.files import DRAFT, check_writable, finite, read_json, write_whole
 from unsmooth.training.config import Config
 from unsmooth.training.durable import sync_file
 from unsmooth.training.holding import held
+from unsmooth.training.lines import read_lines
 from unsmooth.training.plain import from_plain, to_plain
 
 FORMAT = 1
-# What `unsmooth.files` calls a file or folder that is not yet in its place, or on its way out of it.
-_DRAFT = re.compile(r"\.[0-9a-f]{16}\.(tmp|old)")
 
 
 class RunFolder:
@@ -77,13 +75,9 @@ class RunFolder:
         """The settings that the run was started with."""
         path = self.path / "config.json"
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
-        except OSError:
+            plain = read_json(path, constants=True)
+        except FileNotFoundError:
             raise expected("the folder of a run", f"{self.path}, without config.json", "the --out of a run") from None
-        except ValueError:
-            raise _broken(path) from None
-        if not isinstance(plain, dict):
-            raise _broken(path)
         if (found := plain.pop("format", None)) != FORMAT:
             hint = "the version of unsmooth that wrote it"
             raise expected(f"a run of format {FORMAT}", f"format {found} in {path}", hint)
@@ -91,8 +85,8 @@ class RunFolder:
             return from_plain(Config, plain)
         except UnsmoothError as error:
             raise UnsmoothError(f"In {path}: {error}") from None
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise _broken(path) from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+            raise expected(f"settings in {path}", f"a broken file ({error})", "starting the run anew") from None
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """What the run is and how far it came."""
@@ -101,25 +95,20 @@ class RunFolder:
     def manifest(self) -> dict[str, Any]:
         """As written last; empty where the run never got so far."""
         try:
-            found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_json(self.path / "manifest.json")
+        except (OSError, UnsmoothError):
             return {}
-        return found if isinstance(found, dict) else {}
 
     def sweep(self) -> None:
         """Remove what a killed run had begun to write and not put in its place."""
         for folder in (self.path, self.checkpoints, self.path / "scans", *self.path.glob("scans/step-*")):
             for path in folder.glob(".*"):
-                if _DRAFT.fullmatch(path.name):
+                if DRAFT.fullmatch(path.name):
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def held(self) -> AbstractContextManager[None]:
         """Nobody else carries this run out meanwhile."""
         return held(self.path, f"a run in {self.path} that nobody is carrying out")
-
-
-def _broken(path: Path) -> UnsmoothError:
-    return expected(f"settings in {path}", "a broken file", "starting the run anew")
 
 
 class Lines:
@@ -139,13 +128,7 @@ class Lines:
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines."""
-        if not self.path.exists():
-            return []
-        return [
-            line
-            for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-            if (line := _parsed(text))
-        ]
+        return [line for line in read_lines(self.path, []) if isinstance(line.get("step"), int)]
 
     def sync(self) -> None:
         """Have the disk hold what was written so far, so that no checkpoint is ahead of it."""
@@ -157,14 +140,6 @@ class Lines:
         if self.path.exists():
             kept = [line for line in self.read() if line["step"] <= step]
             write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 class Events:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import check_count, parse_json, read_text
 
 Line = dict[str, Any]
 
@@ -13,12 +15,13 @@ Line = dict[str, Any]
 def read_lines(path: Path, notes: list[str]) -> list[Line]:
     """Every whole line; what is missing or broken is told in `notes`."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, errors="replace")
+        check_count(text, repr(path.name))
     except FileNotFoundError:
         notes.append(f"{path.name} is missing.")
         return []
-    except OSError as error:
-        notes.append(f"{path.name} cannot be read ({error.strerror}).")
+    except (OSError, UnsmoothError) as error:
+        notes.append(f"{path.name} cannot be read ({getattr(error, 'strerror', None) or error}).")
         return []
     written = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     found, broken = [], []
@@ -53,7 +56,7 @@ def _is_step(value: object) -> bool:
 
 def _object(line: str) -> Line | None:
     try:
-        content = json.loads(line)
-    except ValueError:
+        content = parse_json(line, "a line")
+    except UnsmoothError:
         return None
     return content if isinstance(content, dict) else None

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.schema import parse
 from unsmooth.spec import split_at_commas
 
 T = TypeVar("T")
@@ -36,13 +37,7 @@ def to_plain(settings: Any) -> Any:
 
 def from_plain(kind: type[T], plain: Mapping[str, Any]) -> T:
     """The dataclass `kind` that `to_plain` wrote; unknown names are refused, missing ones take their default."""
-    hints = typing.get_type_hints(kind)
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = {name: value for name, value in plain.items() if name != "kind"}
-    for name in given:
-        if name not in known:
-            raise unknown_name("setting", name, known)
-    return kind(**{name: _typed(hints[name], value, name) for name, value in given.items()})
+    return parse(kind, plain, where="the settings", what="setting")
 
 
 def override(settings: T, changes: Mapping[str, Any]) -> T:
@@ -116,23 +111,6 @@ def _changed(settings: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
         else:
             new[name] = _changed(getattr(settings, name), inner)
     return dataclasses.replace(settings, **new)
-
-
-def _typed(hint: Any, value: Any, name: str) -> Any:
-    """What JSON gave, as the type that the field asks for."""
-    options = _options(hint)
-    classes = [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
-    if isinstance(value, Mapping) and classes:
-        by_kind = {getattr(one, "kind", None): one for one in classes}
-        chosen = by_kind[value.get("kind")] if len(classes) > 1 else classes[0]
-        return from_plain(chosen, value)
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
-        return float(value)
-    if value is None and type(None) not in options and options != (Any,):
-        raise expected(f"a value for {name}", "none", "leaving it out")
-    return value
 
 
 def _from_text(hint: Any, text: str, name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import below, read_json
 from unsmooth.training.lines import Line, by_step, read_lines
 
 if TYPE_CHECKING:
@@ -140,15 +140,21 @@ def _measurements(folder: Path, log: list[Line], notes: list[str]) -> tuple[Meas
     from unsmooth.scanning import load_scan
 
     named = {line["step"]: line for line in by_step(line for line in log if line.get("kind") == "measurement")}
-    places = {step: folder / str(line.get("scan")) for step, line in named.items()}
+    places: dict[int, Path] = {}
+    found, broken = [], []
+    for step, line in named.items():
+        try:
+            places[step] = below(folder, line.get("scan"))
+        except UnsmoothError:
+            broken.append(str(step))
     for place in sorted(folder.glob("scans/step-*")):
         digits = place.name.removeprefix("step-")
-        if digits.isdigit():
+        if digits.isascii() and digits.isdigit() and len(digits) < 19:
             places.setdefault(int(digits), place)
-    found, broken = [], []
     for step in sorted(places):
         try:
             epoch = named.get(step, {}).get("epoch")
+            epoch = epoch if isinstance(epoch, int | float) else None
             found.append(Measurement(step, epoch, load_scan(places[step])))
         except UnsmoothError:
             broken.append(str(step))
@@ -168,12 +174,11 @@ def _object(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _read_object(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path), ""
     except FileNotFoundError:
         return {}, "is missing"
-    except (OSError, ValueError) as error:
-        return {}, f"cannot be read ({type(error).__name__})"
-    return (content, "") if isinstance(content, dict) else ({}, "holds no settings")
+    except UnsmoothError as error:
+        return {}, f"cannot be read ({str(error).partition(' Try ')[0].rstrip('.')})"
 
 
 def _runs_below(folder: Path, depth: int) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import read_json
 from unsmooth.training.checkpoint import Checkpoints, size_of
 from unsmooth.training.snapshot import check_fits, own_prefix, places, settle, snapshot
 from unsmooth.training.step import Step
@@ -68,8 +69,7 @@ def load_shards(step: Step, folder: Path) -> dict[str, Any]:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone: as it is meant
         load(wanted, storage_reader=reader, no_dist=step.place.ranks == 1)
     settle(step, {name: value for name, value in wanted.items() if name.startswith(own_prefix(step))})
-    about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-    return about
+    return read_json(folder / _ABOUT)
 
 
 def _first_cause(error: CheckpointException) -> Exception:

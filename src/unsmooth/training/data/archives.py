@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
-import shutil
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import Careful, below, open_file
 
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 SUFFIXES = (*_TAR, ".zip", ".gz")
+_PACKED: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open}
+_MOST_FILES = 100_000
 
 
 def is_archive(path: Path) -> bool:
@@ -24,31 +31,66 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def unpack(path: Path, folder: Path) -> Path:
-    """Unpack an archive into `folder`, which is returned."""
-    name = path.name.lower()
+def unpack(path: Path, folder: Path, most: int) -> Path:
+    """Unpack an archive into `folder`, which is returned.
+
+    Files alone are taken, each counted as it comes out: what an archive says of its sizes may be wrong.
+
+    Args:
+        path: The archive.
+        folder: Where to; nothing leaves it.
+        most: Bytes that it may come to.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    room = most
     try:
-        if name.endswith(_TAR):
-            with tarfile.open(path) as archive:
-                # "data" refuses links and names that lead outside, devices and odd permissions.
-                archive.extractall(folder, filter="data")
-        elif name.endswith(".zip"):
-            with zipfile.ZipFile(path) as zipped:
-                _check_names(zipped, path)
-                zipped.extractall(folder)
-        else:
-            with gzip.open(path, "rb") as source, (folder / path.name[: -len(".gz")]).open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-    except tarfile.FilterError as error:
-        raise expected(f"an archive that stays in its folder in {path}", error, "another source") from None
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise expected(f"a whole archive in {path}", " ".join(str(error).split()), "getting it again") from None
+        with open_file(path) as file:
+            for number, (name, stream) in enumerate(_members(path.name, file, most)):
+                if number >= _MOST_FILES:
+                    raise expected(f"at most {_MOST_FILES:,} files in {path}", "more", "another source")
+                try:
+                    place = below(folder, name)
+                except UnsmoothError:
+                    got = f"a file named {name[:80]!r}"
+                    raise expected(f"an archive that stays in its folder in {path}", got, "another source") from None
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with stream, place.open("wb") as target:
+                    while block := stream.read(1 << 20):
+                        room -= len(block)
+                        if room < 0:
+                            raise expected(f"at most {most:,} bytes in {path}", "more once unpacked", "another source")
+                        target.write(block)
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, EOFError, zlib.error) as error:
+        raise _broken(path, error) from None
+    except (ValueError, RuntimeError, NotImplementedError, struct.error, OverflowError) as error:
+        if isinstance(error, UnsmoothError):
+            raise
+        raise _broken(path, error) from None  # what the readers of such files raise on others
     return folder
 
 
-def _check_names(zipped: zipfile.ZipFile, path: Path) -> None:
-    for name in zipped.namelist():
-        if name.startswith(("/", "\\")) or ".." in Path(name.replace("\\", "/")).parts:
-            got = f"a file named {name!r}"
-            raise expected(f"an archive that stays in its folder in {path}", got, "another source")
+def _members(name: str, file: IO[bytes], most: int) -> Iterator[tuple[str, Any]]:
+    """Names and contents of the files in an archive, one after the other."""
+    if name.lower().endswith(_TAR):
+        # ".tar.gz" or ".tgz", and so on.
+        unpacked = next((opened(file) for end, opened in _PACKED.items() if name.lower().endswith(end)), file)
+        careful: Any = Careful(unpacked, 2 * most)
+        with tarfile.open(fileobj=careful, mode="r:") as archive:
+            for member in archive:
+                if member.isfile():
+                    yield member.name, archive.extractfile(member)
+                elif not member.isdir():
+                    got = f"{member.name!r}, a link or a device"
+                    raise expected(f"an archive that stays in its folder in {name}", got, "another source")
+    elif name.lower().endswith(".zip"):
+        careful = Careful(file)
+        with zipfile.ZipFile(careful) as zipped:
+            for part in zipped.infolist():
+                if not part.is_dir():
+                    yield part.filename, zipped.open(part)
+    else:
+        yield name[: -len(".gz")], gzip.GzipFile(fileobj=file)
+
+
+def _broken(path: Path, error: Exception) -> UnsmoothError:
+    return expected(f"a whole archive in {path}", " ".join(str(error).split()) or "a damaged one", "getting it again")

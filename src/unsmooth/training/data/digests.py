@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy
 
+from unsmooth.files import open_file
+
 _BLOCK = 1 << 20
 
 
@@ -20,7 +22,7 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
     """
     # md5 is here to recognise official files, not to keep anybody out.
     state = hashlib.new(algorithm, usedforsecurity=False)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK):
             state.update(block)
     return state.hexdigest()

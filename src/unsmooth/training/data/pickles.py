@@ -5,6 +5,7 @@ Unpickling calls whatever the file names. These files need numpy's arrays and no
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy
 
 from unsmooth.errors import expected
+from unsmooth.files import open_file
 
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
@@ -22,7 +24,8 @@ _ALLOWED = {
 }
 
 
-class _ArraysOnly(pickle.Unpickler):
+# In Python: that of C makes a table as long as the largest number that the file names.
+class _ArraysOnly(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -35,11 +38,18 @@ class _ArraysOnly(pickle.Unpickler):
 def read_pickled_images(path: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Images (count, 3, 32, 32) uint8 and labels of one file of CIFAR's Python archive."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
             content = _ArraysOnly(file, encoding="bytes").load()
         labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
-        images = numpy.asarray(content[b"data"], dtype=numpy.uint8).reshape(-1, 3, 32, 32)
-        return images, numpy.asarray(labels, dtype=numpy.int64)
+        images = content[b"data"]
+        if (
+            not isinstance(images, numpy.ndarray)
+            or images.dtype != numpy.uint8
+            or max(images.nbytes, len(labels)) > size
+        ):
+            raise ValueError("other things than the bytes of images")
+        return images.reshape(-1, 3, 32, 32), numpy.asarray(labels, dtype=numpy.int64)
     except Exception as error:  # a broken pickle may raise anything
         said = " ".join(str(error).split()) or type(error).__name__
         hint = "the binary version of the data set"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from unsmooth.errors import expected, unknown_name
+from unsmooth.files import lines_of, open_file, parse_json
 from unsmooth.training.data.hold_out import split_by_class
 from unsmooth.training.data.images import missing
 
@@ -164,12 +165,12 @@ def find_split(folder: Path, task: GlueTask, split: str) -> Path | None:
 
 def numbered_rows(path: Path) -> Iterator[tuple[int, Row]]:
     """The lines of a file of JSON objects with their numbers; a broken one is named."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with open_file(path) as file:
+        for number, line in enumerate(lines_of(file, path), 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = parse_json(line.decode("utf-8"), "it")
             except ValueError:
                 row = None
             if not isinstance(row, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
-from unsmooth.files import whole_folder, write_whole
+from unsmooth.files import open_file, read_json, whole_folder, write_whole
 from unsmooth.training.data.hold_out import nothing_left
 from unsmooth.training.data.text_stream import Stretch, splits
 from unsmooth.training.data.tokenizing import ByteTokenizer, Tokenizer, load_tokenizer, train_bpe
@@ -234,19 +235,42 @@ def _encode(
 def _read(folder: Path, name: str, digest: str) -> Text | None:
     """What is in the cache; None where it is not there or not whole."""
     try:
-        record = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
-        if record["format"] != _FORMAT:
-            return None
-        width = numpy.dtype(record["dtype"]).itemsize
+        record = read_json(folder / "tokens.json", _Cached)
         found: dict[str, Tokens] = {}
-        for split, size in record["splits"].items():
-            path = folder / f"{split}.bin"
-            if path.stat().st_size != size["tokens"] * width:
-                return None
-            source = path if size["tokens"] else numpy.empty(0, dtype=record["dtype"])  # nothing cannot be mapped
-            found[split] = Tokens(source, record["dtype"], size["tokens"])
+        for split, size in (
+            ("train", record.splits.train),
+            ("valid", record.splits.valid),
+            ("test", record.splits.test),
+        ):
+            if size is not None:
+                with open_file(folder / f"{split}.bin") as file:
+                    whole = os.fstat(file.fileno()).st_size == size.tokens * numpy.dtype(record.dtype).itemsize
+                if not whole or record.format != _FORMAT:
+                    return None
+                empty = numpy.empty(0, dtype=record.dtype)  # nothing cannot be mapped
+                found[split] = Tokens(folder / f"{split}.bin" if size.tokens else empty, record.dtype, size.tokens)
         tokenizer = load_tokenizer(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        valid = found["valid" if "valid" in found else "test"]
+    except (OSError, UnsmoothError, KeyError):
         return None
-    valid = found["valid" if "valid" in found else "test"]
     return Text(found["train"], valid, tokenizer.vocabulary, tokenizer, digest, name, test=found.get("test"))
+
+
+@dataclass(frozen=True)
+class _Size:
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Splits:
+    train: _Size
+    valid: _Size | None = None
+    test: _Size | None = None
+
+
+@dataclass(frozen=True)
+class _Cached:
+    format: int
+    dtype: Literal["uint8", "uint16", "int32"]
+    splits: _Splits

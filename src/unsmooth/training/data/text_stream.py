@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from unsmooth.errors import expected
+from unsmooth.files import lines_of, open_file, parse_json
 from unsmooth.training.data.images import missing
 
 BLOCK = 1 << 20
@@ -118,15 +118,16 @@ def _pieces(files: tuple[Path, ...]) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+    file = open_file(path)
+    return gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file  # type: ignore[return-value]
 
 
 def _json_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(lines_of(file, path), 1):
         if not line.strip():
             continue
         try:
-            yield str(json.loads(line)["text"]).encode("utf-8", "replace") + b"\n"
+            yield str(parse_json(line.decode("utf-8"), "it")["text"]).encode("utf-8", "replace") + b"\n"
         except (ValueError, KeyError, TypeError) as error:
             got = f"{type(error).__name__} in line {number} of {path}"
             raise expected('a JSON object with "text" in each line', got, "mending that line") from None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 
 from unsmooth.errors import expected
-from unsmooth.files import write_whole
+from unsmooth.files import parse_json, read_text, write_whole
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL))
@@ -160,8 +160,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """What `Tokenizer.save` wrote."""
     path = Path(folder) / "tokenizer.json"
     try:
-        text = path.read_text(encoding="utf-8")
-        model = json.loads(text)["model"]
+        text = read_text(path)
+        model = parse_json(text, "it")["model"]
         names, merges = model["vocab"], model["merges"]
         if not merges and len(names) <= SMALLEST_BPE:
             return ByteTokenizer(special=SPECIAL[0] in names)
@@ -170,7 +170,13 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     except (ValueError, KeyError, TypeError) as error:
         hint = "the folder of a trained model"
         raise expected(f"a tokenizer in {path}", f"a broken file ({type(error).__name__})", hint) from None
-    return BpeTokenizer(_library().Tokenizer.from_str(text))
+    library = _library()
+    try:
+        return BpeTokenizer(library.Tokenizer.from_str(text))
+    except Exception as error:  # the library's own, which has no class of its own
+        raise expected(
+            f"a tokenizer in {path}", str(error).splitlines()[0][:200], "the folder of a trained model"
+        ) from None
 
 
 def encode_segments(tokenizer: Tokenizer, segments: Sequence[str], length: int) -> list[int]:

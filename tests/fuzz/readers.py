@@ -1,0 +1,198 @@
+"""Every reader of files on disk, given valid files made wrong: one line of `UnsmoothError`, or something usable.
+
+A try is a finding where it raises anything else, takes over two seconds or 256 MiB, opens or writes a file outside of
+its folder, or where what was read cannot be used. Tries run in a process of their own, which is begun anew where one
+ends it or does not come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from tests.fuzz.outcome import Outcome
+from tests.fuzz.specimens import SPECIMENS, Specimen
+from unsmooth.errors import UnsmoothError
+
+SECONDS, BYTES = 2.0, 256 << 20
+# Other processes on the machine make it slower, but nobody waits for ever.
+_PATIENCE = 60.0
+# Whoever raises in here has not got past the first check.
+_FIRST = ("unsmooth/files.py", "unsmooth/weights.py")
+
+
+class _Fixed(Random):
+    """Always the same chance."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__(0)
+        self.chance = chance
+
+    def random(self) -> float:
+        """That chance."""
+        return self.chance
+
+
+def run(seed: int, seconds: float, tries: int | None = None) -> Outcome:
+    """See `Outcome`."""
+    outcome, counts = Outcome(), {name: Counter[str]() for name in SPECIMENS}
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        for name, one in SPECIMENS.items():
+            one.write(home / "valid" / name)
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end and (tries is None or number < tries):
+            for line in _worker(home, seed, number, end, tries):
+                number = line["number"] + 1
+                outcome.tries += 1
+                outcome.past += line["past"]
+                counts[line["name"]]["tries"] += 1
+                counts[line["name"]]["past"] += line["past"]
+                if line["wrong"]:
+                    found = f"readers seed={seed} number={line['number']} {line['name']}: {line['wrong']}"
+                    outcome.findings.append(found)
+                    print(found, file=sys.stderr, flush=True)  # of a long run, before its end
+    outcome.counts = {name: (found["past"], found["tries"]) for name, found in counts.items()}
+    return outcome
+
+
+def _worker(home: Path, seed: int, start: int, end: float, tries: int | None) -> Any:
+    """Lines of tries from `start` on, by another process, until that ends or has to be ended."""
+    inlet, outlet = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(inlet)
+        code = 1
+        try:
+            _work(home, seed, start, end, tries, outlet)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(outlet)
+    under_way: dict[str, Any] | None = None
+    rest = b""
+    try:
+        while True:
+            ready, _, _ = select.select([inlet], [], [], _PATIENCE)
+            block = os.read(inlet, 1 << 16) if ready else b""
+            *lines, rest = (rest + block).split(b"\n")
+            for line in map(json.loads, lines):
+                if "wrong" in line:
+                    under_way = None
+                    yield line
+                else:
+                    under_way = line
+            if not block:
+                break
+    finally:
+        os.close(inlet)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if under_way is not None:
+        wrong = f"did not come back in {_PATIENCE:g} s" if not ready else "ended the process"
+        yield under_way | {"past": 1, "wrong": wrong}
+
+
+def _work(home: Path, seed: int, start: int, end: float, tries: int | None, outlet: int) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    scratch = Path(tempfile.mkdtemp(dir=home))
+    opened: list[str] = []
+    sys.addaudithook(
+        lambda event, words: opened.append(str(words[0])) if event == "open" and "outside" in str(words[0]) else None
+    )
+    names = [name for name, one in SPECIMENS.items() for _ in range(one.often)]
+    warm: set[str] = set()
+    # A try that asks for far more is stopped before the machine is. Not address space, of which charts reserve much.
+    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30,) * 2)
+    number = start
+    while time.monotonic() < end and (tries is None or number < tries):
+        random = Random(f"{seed}/{number}")
+        one = SPECIMENS[random.choice(names)]
+        if one.name not in warm:  # what it imports is not the try's to pay for
+            warm.add(one.name)
+            for chance in (0.0, 0.2, 0.5, 0.9):
+                _try(one, home, scratch, _Fixed(chance), opened, change=False)
+        os.write(outlet, json.dumps({"number": number, "name": one.name}).encode() + b"\n")
+        past, wrong = _try(one, home, scratch, random, opened, change=True)
+        os.write(
+            outlet, json.dumps({"number": number, "name": one.name, "past": past, "wrong": wrong}).encode() + b"\n"
+        )
+        number += 1
+
+
+def _try(
+    one: Specimen, home: Path, scratch: Path, random: Random, opened: list[str], *, change: bool
+) -> tuple[int, str]:
+    """Whether it got past the first check, and what is wrong."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    folder, outside = scratch / "here", scratch / "outside"
+    shutil.copytree(home / "valid" / one.name, folder)
+    shutil.copytree(folder, outside / "a")
+    if change:
+        one.change(random, folder)
+    told = json.dumps(sorted(map(str, outside.rglob("*")))), sorted(map(str, scratch.glob("*")))
+    opened.clear()
+    Path("/proc/self/clear_refs").write_text("5")
+    before, begun = _peak(), time.process_time()
+    past, wrong = 1, ""
+    try:
+        one.read(folder, random)
+    except UnsmoothError as error:
+        first: BaseException = error
+        while isinstance(first.__context__, UnsmoothError):  # told again in other words
+            first = first.__context__
+        past = int(not traceback.extract_tb(first.__traceback__)[-1].filename.endswith(_FIRST))
+        wrong = "several lines" if "\n" in str(error) else "a long line" if len(str(error)) > 2_000 else ""
+    except BaseException as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        wrong = f"{type(error).__name__}: {str(error)[:200]!r} at {Path(frame.filename).name}:{frame.lineno}"
+    seconds, taken = time.process_time() - begun, _peak() - before
+    if not wrong and seconds > SECONDS:
+        wrong = f"took {seconds:.1f} s"
+    if not wrong and taken > BYTES:
+        wrong = f"took {taken / 2**20:.0f} MiB"
+    if not wrong and opened:
+        wrong = f"opened {opened[0]!r}"
+    if not wrong and told != (json.dumps(sorted(map(str, outside.rglob("*")))), sorted(map(str, scratch.glob("*")))):
+        wrong = "wrote outside of its folder"
+    return past, wrong
+
+
+def _peak() -> int:
+    """The most memory that the process had since that was reset."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+if __name__ == "__main__":
+    chosen, which = int(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        random = Random(f"{chosen}/{which}")
+        one = SPECIMENS[random.choice([name for name, each in SPECIMENS.items() for _ in range(each.often)])]
+        one.write(home / "valid" / one.name)
+        shutil.copytree(home / "valid" / one.name, home / "here")
+        one.change(random, home / "here")
+        one.read(home / "here", random)

@@ -1,0 +1,439 @@
+"""A valid specimen of everything that is read from disk, how it is read, and how what was read is used."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+import unsmooth
+from tests.fuzz.mutation import mutate
+from unsmooth import networks, posthoc
+from unsmooth.cli.app import run as command
+from unsmooth.evidence.store import Record, Store
+from unsmooth.evidence.study import Trained
+from unsmooth.networks.pixels import Pixels
+from unsmooth.report.html import page_data
+from unsmooth.report.series import series_of
+
+Use = Callable[[Path, Random], Any]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """Files of one kind.
+
+    Args:
+        name: What they are.
+        write: Puts them into a folder.
+        read: Reads them the way a user does, and uses what was read.
+        change: Makes them wrong; one file by its form unless told.
+        often: Tries of it among those of others: what takes long is tried less often.
+    """
+
+    name: str
+    write: Callable[[Path], Any]
+    read: Use
+    change: Callable[[Random, Path], None]
+    often: int = 4
+
+
+def change_one(random: Random, folder: Path) -> None:
+    """One file of a folder, of those that say what the others are more often."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    telling = [path for path in files if path.suffix in (".json", ".jsonl", ".safetensors")]
+    mutate(random, random.choice(telling if telling and random.random() < 0.8 else files))
+
+
+def cli(*words: str) -> None:
+    """Run the command: it ends with a known code, one line of error, and nothing that steers a terminal."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = command(list(words))
+    told = err.getvalue()
+    assert code in (0, 1, 2, 3), code
+    assert "Expected the command to run" not in told, told
+    assert code == 0 or len(told.strip().splitlines()) == 1, told
+    steering = {letter for letter in out.getvalue() + told if not (letter.isprintable() or letter in "\n\t")}
+    assert not steering, f"{sorted(map(ascii, steering))} on the terminal"
+
+
+def _stack() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def _write_scan(folder: Path) -> None:
+    data = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    metrics = ["mean_cosine", "token_similarity", "linear_cka"]
+    unsmooth.scan(_stack(), data, baseline=True, metrics=metrics, progress=False).save(folder)
+    for name in ("scan.csv", "manifest.json"):
+        (folder / name).unlink()  # written for others, and never read
+
+
+def _use_scan(folder: Path, random: Random) -> None:
+    scan = unsmooth.load_scan(folder)
+    scan.to_frame()
+    page_data(series_of([scan]))
+    for name in scan.metrics:
+        scan.curve(name)
+    if random.random() < 0.3:
+        cli("compare", str(folder), str(folder))
+    if random.random() < 0.1:
+        from unsmooth.report import write_report
+
+        write_report([scan], folder / "page.html")
+
+
+def _write_why(folder: Path) -> None:
+    data = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    unsmooth.explain(_stack(), data).save(folder)
+    for name in ("layers.csv", "heads.csv", "manifest.json"):
+        (folder / name).unlink()
+
+
+def _use_why(folder: Path, random: Random) -> None:
+    from unsmooth.cli.explain_tables import print_explanation
+    from unsmooth.explaining import load_explanation
+    from unsmooth.report import write_report
+
+    found = load_explanation(folder)
+    found.to_frame()
+    found.to_frame("heads")
+    with contextlib.redirect_stdout(io.StringIO()):
+        print_explanation(found, None)
+    if random.random() < 0.3:
+        write_report([], folder / "page.html", [found])
+
+
+def _write_network(folder: Path) -> None:
+    config = networks.ViTConfig(depth=2, dim=8, heads=2, hidden=16, image=8, patch=4, classes=5)
+    networks.save_network(networks.build(config), folder)
+    Pixels(8, (0.5,) * 3, (0.5,) * 3).save_pretrained(folder)
+
+
+def _write_remedied(folder: Path) -> None:
+    config = networks.EncoderConfig(vocabulary=9, depth=2, dim=8, heads=2, hidden=16, length=6)
+    model = networks.build(config)
+    unsmooth.apply(model, "neutreno", lam=0.4)
+    unsmooth.apply(model, "layerscale", start=0.1, layers=[1])
+    unsmooth.remedies.save(model, folder)
+
+
+def _use_model(folder: Path, random: Random) -> None:
+    model = unsmooth.load(folder)
+    config = getattr(model, "config", None)
+    if isinstance(config, networks.ViTConfig):
+        batch: Any = torch.zeros(1, config.channels, config.image, config.image)
+    else:
+        batch = {"input_ids": torch.tensor([[1, 2, 3]])}
+    with torch.no_grad():
+        model(batch) if isinstance(batch, torch.Tensor) else model(**batch)
+
+
+def _use_checkpoint(folder: Path, random: Random) -> None:
+    files = sorted(folder.glob("*.gguf"))
+    unsmooth.load(files[0] if files else folder)
+
+
+def _write_bert(folder: Path) -> None:
+    from tests.models.checkpoints import save_bert
+
+    save_bert(folder)
+
+
+def _write_sharded(folder: Path) -> None:
+    from tests.models.checkpoints import save_bert
+
+    save_bert(folder).save_pretrained(folder, max_shard_size="4KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+def _write_gguf(folder: Path) -> None:
+    from tests.models.checkpoints import save_gguf
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_gguf(folder / "model.gguf")
+
+
+def _write_run(folder: Path) -> None:
+    from tests.training.tiny_runs import tiny
+    from unsmooth.training import train
+
+    train(tiny(remedies=("sharpen",)), folder)
+    for path in folder.rglob("*"):
+        if path.is_file() and (path.name in (".lock", "scan.csv") or "events" in path.parts or "final" in path.parts):
+            path.unlink()
+
+
+def _use_run(folder: Path, random: Random) -> None:
+    from unsmooth.training import RunFolder, find_runs, read_run
+    from unsmooth.training.checkpoint import Checkpoints
+    from unsmooth.training.folder import Lines
+
+    place = RunFolder(folder)
+    with contextlib.suppress(unsmooth.UnsmoothError):
+        found = Checkpoints(place.checkpoints).latest()
+        if found is not None:
+            found.read()
+    with contextlib.suppress(unsmooth.UnsmoothError):
+        Lines(folder / "log.jsonl").cut(2)
+    chosen = random.random()
+    if chosen < 0.15:
+        cli("report", str(folder))
+    elif chosen < 0.4:
+        cli("watch", str(folder), "--once")
+    elif chosen < 0.6:
+        place.config()
+    for path in find_runs(folder):
+        run = read_run(path)
+        assert isinstance(run.state, str)
+        assert isinstance(run.metrics, tuple)
+        assert run.data is not None
+        assert isinstance(run.remedies, tuple)
+        assert run.seed is not run
+        if run.measurements:
+            page_data(series_of([one.scan for one in run.measurements]))
+    place.sweep()
+
+
+def _write_monitor(folder: Path) -> None:
+    from tests.monitor.training import make, train
+
+    model = make()
+    train(model, unsmooth.Monitor(model, every=2, out=folder))
+
+
+def _use_monitor(folder: Path, random: Random) -> None:
+    if random.random() < 0.3:
+        cli("watch", str(folder), "--once", "--page")
+    else:
+        cli("watch", str(folder), "--json")
+
+
+def _write_posthoc(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for name in posthoc.ESTIMATORS:
+        made = posthoc.ESTIMATORS[name]()
+        with contextlib.suppress(unsmooth.UnsmoothError):
+            made.fit(x).save(folder / f"{name}.safetensors")
+
+
+def _use_posthoc(folder: Path, random: Random) -> None:
+    for path in sorted(folder.glob("*.safetensors")):
+        made = posthoc.load(path)
+        made.transform(torch.ones(2, made.n_features_in_, dtype=torch.float64))
+
+
+def _write_evidence(folder: Path) -> None:
+    store = Store(folder)
+    config = {"network": {"classes": 4}, "seed": 0}
+    moments = ({"epoch": 0.0, "layers": [0.1, 0.2]}, {"epoch": 1.0, "layers": [0.3, 0.4]})
+    one = Trained("plain", 0, config, {"seconds": 1.0}, ({"epoch": 1, "accuracy": 0.5},), {"mean_cosine": moments})
+    store.write_study("depth", "tiny", [one, replace(one, seed=1)])
+    rule = {"confirmed_if": "a", "refuted_if": "b"}
+    store.write_claim(Record("some-claim", "tiny", (0, 1), rule, {"commit": "a"}, {"numbers": [1.0, 2.0]}))
+
+
+def _use_evidence(folder: Path, random: Random) -> None:
+    store = Store(folder)
+    store.best_claim("some-claim")
+    for one in store.study("depth", "tiny"):
+        assert isinstance(one.variant, str)
+        assert isinstance(one.seed, int)
+        for metric in one.similarity:
+            assert isinstance(metric, str)
+
+
+_RECORD = {
+    "idx": 0,
+    "passage": {
+        "text": "Ann met Bob.\n@highlight\nBob ran",
+        "entities": [{"start": 0, "end": 2}, {"start": 8, "end": 10}],
+    },
+    "qas": [{"idx": 0, "query": "@placeholder ran", "answers": [{"text": "Bob"}]}],
+}
+
+
+def _lines(rows: int) -> str:
+    return "".join(json.dumps(_RECORD | {"idx": place}) + "\n" for place in range(rows))
+
+
+def _write_lines(folder: Path) -> None:
+    (folder / "ReCoRD").mkdir(parents=True)
+    (folder / "ReCoRD" / "train.jsonl").write_text(_lines(3))
+    (folder / "MultiRC").mkdir()
+    question = {"idx": 0, "question": "Who?", "answers": [{"text": "Ann", "label": 1}, {"text": "Bob", "label": 0}]}
+    row = {"idx": 0, "passage": {"text": "Ann ran.", "questions": [question]}}
+    (folder / "MultiRC" / "train.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def _use_lines(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.superglue import read_task
+
+    for task in ("record", "multirc"):
+        for one in read_task(folder, task):
+            assert one.texts
+
+
+def _write_archive(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    inside = folder / "inside"
+    (inside / "ReCoRD").mkdir(parents=True)
+    (inside / "ReCoRD" / "train.jsonl").write_text(_lines(40))
+    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(inside / "ReCoRD" / "train.jsonl", "ReCoRD/train.jsonl")
+    for name, form in (("a.tar.gz", "w:gz"), ("a.tar", "w")):
+        with tarfile.open(folder / name, form) as tar:
+            tar.add(inside / "ReCoRD", "ReCoRD")
+    (folder / "a.gz").write_bytes(gzip.compress(_lines(40).encode()))
+    (inside / "ReCoRD" / "train.jsonl").unlink()
+    (inside / "ReCoRD").rmdir()
+    inside.rmdir()
+
+
+def _change_archive(random: Random, folder: Path) -> None:
+    path = random.choice(sorted(folder.glob("a.*")))
+    for other in folder.glob("a.*"):
+        if other != path:
+            other.unlink()
+    if random.random() < 0.5 or path.name == "a.gz":
+        if random.random() < 0.2 and path.name == "a.gz":
+            path.write_bytes(_bomb())
+        else:
+            mutate(random, path)
+        return
+    name = random.choice(
+        ("../outside/new", "/tmp/unsmooth-fuzz", "ReCoRD/../../outside/b", "..\\b", "a\x00b", "", "x" * 300)
+    )
+    content = random.choice((b"", b"{}", bytes(1 << 24)))
+    if path.name == "a.zip":
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name or "n", content)
+        return
+    raw = gzip.decompress(path.read_bytes()) if path.name.endswith("gz") else path.read_bytes()
+    made = io.BytesIO(raw)
+    with tarfile.open(fileobj=made, mode="a") as tar:
+        info = tarfile.TarInfo(name)
+        info.type = random.choice(
+            (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
+        )
+        info.linkname = "../outside" if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+        info.size = len(content) if info.type == tarfile.REGTYPE else 0
+        info.mode = random.choice((0o644, 0o4777, 0))
+        if random.random() < 0.3:
+            info.pax_headers = {"comment": "a" * random.choice((10, 1 << 23))}
+        tar.addfile(info, io.BytesIO(content) if info.size else None)
+    path.write_bytes(gzip.compress(made.getvalue(), 1) if path.name.endswith("gz") else made.getvalue())
+
+
+_MADE: list[bytes] = []
+
+
+def _bomb() -> bytes:
+    """600 MiB of nothing, packed."""
+    if not _MADE:
+        _MADE.append(gzip.compress(bytes(150 << 20), 1) * 4)
+    return _MADE[0]
+
+
+def _use_archive(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.archives import unpack
+    from unsmooth.training.data.get import get
+
+    path = next(iter(sorted(folder.glob("a.*"))), folder / "a.zip")
+    place = folder / "unpacked"
+    try:
+        if path.exists():
+            unpack(path, place, 1 << 23)
+    finally:
+        size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+        assert size <= (1 << 23), f"{size} bytes unpacked"
+        assert not [one for one in place.rglob("*") if one.is_symlink()], "a link unpacked"
+    if path.name != "a.gz":
+        get("superglue", str(path), folder / "data")
+        cli("data", "ls", "--out", str(folder / "data"))
+    assert not [one for one in folder.rglob("*") if one.name.endswith(".tmp")], "a draft left behind"
+
+
+def _write_data(folder: Path) -> None:
+    from unsmooth.training.data.get import get
+
+    _write_lines(folder / "source")
+    (folder / "source" / "MultiRC" / "train.jsonl").unlink()
+    get("superglue", str(folder / "source"), folder / "data")
+
+
+def _use_data(folder: Path, random: Random) -> None:
+    cli("data", "ls", "--out", str(folder / "data"), *(["--json"] if random.random() < 0.3 else []))
+
+
+def _write_text(folder: Path) -> None:
+    from unsmooth.training.data.text import open_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(json.dumps({"text": f"a bird sings {place}"}) + "\n" for place in range(40))
+    (folder / "train.jsonl").write_text(rows)
+    (folder / "valid.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    open_text(folder, special=True, cache=folder / ".cache")
+
+
+def _use_text(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.text import open_text
+
+    found = open_text(folder, special=True, cache=folder / ".cache")
+    assert len(found.train[:10]) <= 10
+    found.tokenizer.decode(found.train[:10].tolist())
+
+
+def _write_pickle(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {b"data": numpy.zeros((2, 3072), dtype=numpy.uint8), b"fine_labels": [1, 2], b"filenames": [b"a", b"b"]}
+    (folder / "train").write_bytes(pickle.dumps(content, protocol=2))
+
+
+def _use_pickle(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.pickles import read_pickled_images
+
+    images, labels = read_pickled_images(folder / "train")
+    assert images.nbytes <= os.stat(folder / "train").st_size
+    assert len(labels) <= 10_000_000
+
+
+SPECIMENS: Mapping[str, Specimen] = {
+    one.name: one
+    for one in (
+        Specimen("scan", _write_scan, _use_scan, change_one, 6),
+        Specimen("explanation", _write_why, _use_why, change_one, 6),
+        Specimen("network", _write_network, _use_model, change_one, 6),
+        Specimen("remedied", _write_remedied, _use_model, change_one),
+        Specimen("transformers", _write_bert, _use_checkpoint, change_one, 2),
+        Specimen("sharded", _write_sharded, _use_checkpoint, change_one, 1),
+        Specimen("gguf", _write_gguf, _use_checkpoint, change_one, 2),
+        Specimen("run", _write_run, _use_run, change_one, 4),
+        Specimen("monitor", _write_monitor, _use_monitor, change_one),
+        Specimen("posthoc", _write_posthoc, _use_posthoc, change_one),
+        Specimen("evidence", _write_evidence, _use_evidence, change_one),
+        Specimen("superglue", _write_lines, _use_lines, change_one),
+        Specimen("archive", _write_archive, _use_archive, _change_archive),
+        Specimen("data", _write_data, _use_data, change_one),
+        Specimen("text", _write_text, _use_text, change_one),
+        Specimen("pickle", _write_pickle, _use_pickle, change_one),
+    )
+}
