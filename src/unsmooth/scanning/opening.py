@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from unsmooth.errors import expected
+from unsmooth.files import open_file
 from unsmooth.scanning.data import (
     Cut,
     Preprocessing,
@@ -104,7 +105,8 @@ def _read_table(path: Path) -> list[Any]:
     import pandas
 
     try:
-        return list(pandas.read_csv(path, sep=TABLE_SUFFIXES[path.suffix.lower()]).to_dict("records"))
+        with open_file(path) as file:
+            return list(pandas.read_csv(file, sep=TABLE_SUFFIXES[path.suffix.lower()]).to_dict("records"))
     except (OSError, ValueError) as error:
         problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise expected(f"a readable table at {path.name}", problem, "another file") from None
