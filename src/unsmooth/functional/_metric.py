@@ -97,7 +97,7 @@ def with_checked_options(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checking(*inputs: P.args, **given: P.kwargs) -> R:
-        if given and not torch.compiler.is_compiling():
+        if given and not torch.compiler.is_dynamo_compiling():
             for name, value in given.items():
                 if name in options:  # of any other Python tells
                     given[name] = options[name].check(value)

@@ -97,6 +97,7 @@ class _OfThread:
 
 
 _PLAIN: Any = OrderedDict
+_NONE: dict[int, Any] = {}
 
 
 class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[metaclass, misc]
@@ -114,21 +115,21 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
             _PLAIN.__setitem__(self, key, hook)
         self.others = others
         self.ours: dict[int, _OfThread] = {}
+        self.of: dict[int, dict[int, _OfThread]] = {}
         self.lent = False
+
+    def _mine(self) -> dict[int, _OfThread]:
+        return _NONE if torch.compiler.is_dynamo_compiling() else self.of.get(threading.get_ident(), _NONE)
 
     def _found(self) -> dict[int, Any]:
         """As they are now: a hook may take others away while torch goes through them."""
-        found = dict(self.others)
-        if not torch.compiler.is_dynamo_compiling():
-            here = threading.get_ident()
-            found.update((key, hook) for key, hook in list(self.ours.items()) if hook.thread == here)
-        return found
+        return {**self.others, **self._mine()}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._found())
 
-    def __len__(self) -> int:
-        return len(self._found())
+    def __len__(self) -> int:  # asked several times in every call of the module
+        return len(self.others) + len(self._mine())
 
     def items(self) -> ItemsView[int, Any]:
         """Number and hook."""
@@ -146,14 +147,14 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
 
     def __setitem__(self, key: int, hook: Any) -> None:
         if isinstance(hook, _OfThread):
-            self.ours[key] = hook
+            self.ours[key] = self.of.setdefault(hook.thread, {})[key] = hook
         else:
             self.others[key], self.lent = hook, True
             _PLAIN.__setitem__(self, key, hook)
 
     def __delitem__(self, key: int) -> None:
         if key in self.ours:
-            del self.ours[key]
+            del self.of[self.ours.pop(key).thread][key]
         else:
             del self.others[key]
             _PLAIN.__delitem__(self, key)
