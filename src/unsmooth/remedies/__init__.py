@@ -1,6 +1,6 @@
 """Remedies for over-smoothing as one-line changes of a model: apply, undo, fold, save."""
 
-from unsmooth.remedies.base import PLACES, REMEDIES, Edit, remedy, within
+from unsmooth.remedies.base import PLACES, REMEDIES, Edit, remedy
 from unsmooth.remedies.calibrating import calibrate
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.listing import Description, Option, describe, names
@@ -29,5 +29,4 @@ __all__ = [
     "save",
     "token_mean",
     "undo",
-    "within",
 ]

@@ -8,7 +8,7 @@ saving) is done for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from unsmooth.registry import Registry
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.mixing import Mix
 from unsmooth.remedies.site import Site
-from unsmooth.spec import Option, Range, options_of
+from unsmooth.spec import options_of
 
 PLACES: Mapping[str, str] = {
     "on_entering": "the stream before the block, which may be given more tokens",
@@ -246,19 +246,6 @@ REMEDIES = Registry[type[Edit]]("remedy", home="unsmooth.remedies.catalogue", gr
 def remedy(edit: type[Edit]) -> type[Edit]:
     """Register an edit under its name, as a class decorator."""
     return REMEDIES.add(edit.name, edit)
-
-
-def within(name: str, got: object, low: float, high: float, usual: float | None = None) -> float:
-    """Refuse an option that is not a number from `low` to `high`; `usual` is what to try, or else the middle.
-
-    >>> within("tau", 3, 0.0, 2.0)
-    Traceback (most recent call last):
-    unsmooth.errors.UnsmoothError: Expected tau between 0.0 and 2.0 but got 3. Try tau=1.0.
-    """
-    number: float = Option.of(
-        name, (low + high) / 2 if usual is None else usual, Annotated[float, Range(low, high)]
-    ).check(got)
-    return number
 
 
 def leak(where: str, kind: type[Edit]) -> UnsmoothError:
