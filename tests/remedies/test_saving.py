@@ -357,7 +357,7 @@ def test_options_named_as_the_arguments_of_apply_are(saved: Path, option: str) -
         unsmooth.load(saved)
 
 
-@pytest.mark.parametrize("tau", [float("inf"), float("nan"), "a", None, [1], {}, 10**30])
+@pytest.mark.parametrize("tau", [float("inf"), float("nan"), "a", None, [1], {}, 10**9])
 def test_options_out_of_range(saved: Path, tau: object) -> None:
     changed(saved, applied=[{"name": "deescalate", "options": {"tau": tau}, "layers": [0]}])
     with pytest.raises(UnsmoothError, match="Expected tau between"):
