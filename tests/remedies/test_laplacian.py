@@ -69,6 +69,6 @@ def test_gradients_flow_to_values_twice() -> None:
 def test_no_weight_shows_it() -> None:
     model = apply(BY_NAME["bert"].model(), "laplacian")
     assert value_projection(model, 0).unseen == ("laplacian",)
-    assert not [key for key in model.state_dict() if "unsmooth" in key]
+    assert not [key for key, _ in model.named_parameters() if "unsmooth" in key]
     with pytest.raises(UnsmoothError, match="depends on the tokens"):
         unsmooth.fold(model)

@@ -67,7 +67,7 @@ def test_one_number_per_layer_or_two(name: str) -> None:
     plain = BY_NAME[name].model()
     for share, count in ((True, 1), (False, 2)):
         model = unsmooth.apply(BY_NAME[name].model(), "rezero", share=share)
-        new = [key for key in model.state_dict() if key not in plain.state_dict()]
+        new = [key for key, _ in model.named_parameters() if key not in plain.state_dict()]
         assert len(new) == len(blocks_of(model))
         assert all(model.state_dict()[key].shape == (count,) for key in new)
         gone = [key for key in plain.state_dict() if key not in model.state_dict()]

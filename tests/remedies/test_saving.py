@@ -115,7 +115,7 @@ def test_weights_of_another_model_of_transformers_are_refused(tmp_path: Path) ->
     with pytest.raises(UnsmoothError, match=r"fit BertModel but got no embeddings\..* and \d+ more"):
         remedies.restore(BY_NAME["bert"].model(), tmp_path / "out")
     (tmp_path / "out" / "model.safetensors").write_bytes(b"no such thing")
-    with pytest.raises(UnsmoothError, match="fit ViTModel but got"):
+    with pytest.raises(UnsmoothError, match="a complete safetensors file"):
         remedies.restore(BY_NAME["vit"].model(), tmp_path / "out")
     (tmp_path / "out" / "model.safetensors").unlink()
     with pytest.raises(UnsmoothError, match=r"model\.safetensors in"):
@@ -357,7 +357,7 @@ def test_options_named_as_the_arguments_of_apply_are(saved: Path, option: str) -
         unsmooth.load(saved)
 
 
-@pytest.mark.parametrize("tau", [float("inf"), float("nan"), "a", None, [1], {}, 10**400])
+@pytest.mark.parametrize("tau", [float("inf"), float("nan"), "a", None, [1], {}, 10**9])
 def test_options_out_of_range(saved: Path, tau: object) -> None:
     changed(saved, applied=[{"name": "deescalate", "options": {"tau": tau}, "layers": [0]}])
     with pytest.raises(UnsmoothError, match="Expected tau between"):
@@ -391,7 +391,7 @@ def test_tensors_that_are_missing_damaged_or_anothers(saved: Path, tmp_path: Pat
     own = remedies.save(unsmooth.apply(stack(), "deescalate", learn="channel"), tmp_path / "own")
     tensors = own / "remedies.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:50])
-    with pytest.raises(UnsmoothError, match="fit TransformerEncoder but got"):
+    with pytest.raises(UnsmoothError, match="a complete safetensors file"):
         remedies.restore(stack(), own)
     tensors.unlink()
     with pytest.raises(UnsmoothError, match="fit TransformerEncoder but got"):
