@@ -33,7 +33,6 @@ def _page(host: Host) -> Page:
             "value weights (`explain`)": "read" if host.wiring else "not known",
             "attention maps": "seen" if host.attention_module else "not seen",
             "remedies (`apply`)": "fit" if host.wiring else "do not fit",
-            "batches with padding": "yes" if host.pads else "no",
             "code": f"[{place}](../../../{place})" if module else "",
         }
     )

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 from unsmooth.errors import expected, unknown_name
 
 T = TypeVar("T")
+_NOWHERE = "plain data"
 _Reader = Callable[[Any], Any]
 _WORDS = {
     int: "a whole number",
@@ -27,13 +28,13 @@ _WORDS = {
 class _UnfitError(Exception):
     """A value of another kind, and the way to it, from the inside out."""
 
-    def __init__(self, wanted: str, got: Any) -> None:
+    def __init__(self, wanted: str, got: Any, known: Iterable[str] = ()) -> None:
         super().__init__(wanted)
-        self.wanted, self.got = wanted, got
+        self.wanted, self.got, self.known = wanted, got, known
         self.way: list[str] = []
 
 
-def parse(kind: type[T], plain: Any, *, where: str = "plain data", what: str = "entry") -> T:
+def parse(kind: type[T], plain: Any, *, where: str = _NOWHERE, what: str = "entry") -> T:
     """Plain data, as JSON holds it, as `kind`.
 
     Lists become tuples where the type says so, null becomes NaN where a number must stand, and pairs become complex
@@ -65,6 +66,8 @@ def parse(kind: type[T], plain: Any, *, where: str = "plain data", what: str = "
     except _UnfitError as unfit:
         way = "".join(reversed(unfit.way)).lstrip(".")
         at = f" at {way} in {where}" if way else f" in {where}"
+        if unfit.known:
+            raise unknown_name(unfit.wanted + (at if where != _NOWHERE else ""), unfit.got, unfit.known) from None
         got = unfit.got if isinstance(unfit.got, str | int | float | bool | None) else type(unfit.got).__name__
         raise expected(f"{unfit.wanted}{at}", repr(got)[:80], "another copy of it") from None
     return found
@@ -203,7 +206,7 @@ def _fields(kind: Any, what: str) -> _Reader:
             if name not in fields:
                 if name == "kind" and isinstance(getattr(kind, "kind", None), str):
                     continue
-                raise unknown_name(what, str(name)[:80], fields)
+                raise _UnfitError(what, str(name)[:80], fields)
             try:
                 given[name] = hints[name](one)
             except _UnfitError as unfit:

@@ -310,7 +310,7 @@ def test_a_broken_result_is_told(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "seed-0-rate-0.001.json").write_text('{"format": 1, "variant"')
     with pytest.raises(
-        UnsmoothError, match=r"Expected whole results in .*seed-0-rate-0.001.json but got a broken file"
+        UnsmoothError, match=r"Expected JSON in .*seed-0-rate-0.001.json' but got .*\. Try "
     ):
         carry_out_arena(small, folder)
 

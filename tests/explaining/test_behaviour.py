@@ -157,7 +157,7 @@ def test_equal_tokens_stay_equal_and_are_said_to() -> None:
 def test_texts_and_a_name_for_the_model(bert_folder: Any, texts: list[str]) -> None:
     explanation = found(str(bert_folder), texts, max_batches=1, name="tiny")
     assert explanation.name == "tiny"
-    assert explanation.sentence.startswith("tiny: of 3 layers")
+    assert explanation.sentence.startswith("tiny: measured, t_sim rises over")
     assert explanation.manifest["data"]["sequences"] == 4
     assert len(explanation.heads) == 12
 

@@ -125,7 +125,7 @@ def test_folded_and_saved(tmp_path: Path) -> None:
 
 def test_a_stack_in_text() -> None:
     wishes = parse_remedies("deescalate(tau=0.5, stack=vision) + residual_scaling")
-    assert str(wishes[0]) == "deescalate(tau=0.5, stack='vision')"
+    assert str(wishes[0]) == "deescalate(stack='vision', tau=0.5)"
     model = apply_wishes(clip(), wishes)
     assert [(name, stack) for name, stack, _ in where(model)] == [
         ("deescalate", "vision"),

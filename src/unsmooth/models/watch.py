@@ -190,6 +190,7 @@ def with_first_input(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with another tensor in the place that `first_input` reads.
 
+    >>> import torch
     >>> with_first_input((), {"mask": None, "hidden_states": torch.zeros(1)}, torch.ones(1))
     ((), {'mask': None, 'hidden_states': tensor([1.])})
     """

@@ -56,7 +56,7 @@ def _is_step(value: object) -> bool:
 
 def _object(line: str) -> Line | None:
     try:
-        content = parse_json(line, "a line")
+        content = parse_json(line, "a line", constants=True)
     except UnsmoothError:
         return None
     return content if isinstance(content, dict) else None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.explaining.score import best_rule
 from unsmooth.report.series import number, printable
 from unsmooth.report.why import draw, rows
 from unsmooth.report.why.words import (
@@ -155,6 +154,8 @@ class Figures:
             yield Panel(title, "", caption, {"cells": cells}, draw.draw_verdicts, height, least=90 + 16 * columns)
 
     def _prediction(self) -> Iterable[Panel]:
+        from unsmooth.explaining.score import best_rule  # brings torch, which no import of the report waits for
+
         given = (rule for one in self.explanation.layers for rule in one.predicted)
         best = best_rule(self.explanation.scores)  # the one that is shown first
         for rule in dict.fromkeys([*([best.rule] if best else []), *self.explanation.rules, *given]):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.explaining.words import verdicts_judged
 from unsmooth.numbers import spoken
 from unsmooth.report.series import number, printable
 
@@ -48,6 +47,8 @@ def verdicts_caption(explanation: Explanation) -> str:
     said = [f"Layers: {_counted(explanation.layers)}."]
     if explanation.heads:
         said.append(f"Heads, each as if alone in its layer: {_counted(explanation.heads)}.")
+    from unsmooth.explaining.words import verdicts_judged  # brings torch, which no import of the report waits for
+
     said.append(verdicts_judged(explanation.scores))
     return " ".join(filter(None, said))
 
