@@ -309,9 +309,7 @@ def test_a_broken_result_is_told(tmp_path: Path) -> None:
     place = folder.results(Entrant("vit_cifar100", "plain"))
     place.mkdir(parents=True)
     (place / "seed-0-rate-0.001.json").write_text('{"format": 1, "variant"')
-    with pytest.raises(
-        UnsmoothError, match=r"Expected JSON in .*seed-0-rate-0.001.json' but got .*\. Try "
-    ):
+    with pytest.raises(UnsmoothError, match=r"Expected JSON in .*seed-0-rate-0.001.json' but got .*\. Try "):
         carry_out_arena(small, folder)
 
 

@@ -165,9 +165,7 @@ def test_broken_results_are_told_in_one_line(tmp_path: Path, content: str) -> No
     ):
         path.parent.mkdir(parents=True)
         path.write_text(content)
-        with pytest.raises(
-            UnsmoothError, match=r"^Expected .* in '.*\.json' but got .*\. (Try|Known: ).*\.$"
-        ) as told:
+        with pytest.raises(UnsmoothError, match=r"^Expected .* in '.*\.json' but got .*\. (Try|Known: ).*\.$") as told:
             read()
         assert "\n" not in str(told.value)
 

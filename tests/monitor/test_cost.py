@@ -11,8 +11,8 @@ from unsmooth.functional import parse_metric
 from unsmooth.monitor.probe import Probe
 from unsmooth.networks import ViT, ViTConfig
 
-# Copies of the layers are measured so many at a time, by so many kernels; today it is 16 of them.
-LAYERS_AT_ONCE, EACH_TIME = 5, 18
+# Copies of the layers are measured so many at a time, by so many kernels: four of the 20 take differences to a token.
+LAYERS_AT_ONCE, EACH_TIME = 5, 20
 # Metrics of all layers, and the buffers of the model, out and back; today 46.
 ONCE = 50
 

@@ -245,8 +245,9 @@ def measure(block: Block, wanted: frozenset[str] = SUMS) -> Sums:
     mask_BN = block.mask_BN if block.weight_BN is None else None  # weights keep padding out, whatever is there
     rest_BND = centre(block.values_BND, shortest_BD, mask_BN, out=block.room_BND)
     from_it_BD = block.over_tokens(rest_BND) / block.count_B.clamp_min(1.0).unsqueeze(-1)
-    # Without a real token the shortest one is padding.
-    found["mean_BD"] = (shortest_BD + from_it_BD) * block.count_B.clamp_max(1.0).unsqueeze(-1)
+    found["mean_BD"] = shortest_BD + from_it_BD
+    if block.mask_BN is not None:  # without a real token the shortest one is padding
+        found["mean_BD"] *= block.count_B.clamp_max(1.0).unsqueeze(-1)
     if not wanted.isdisjoint(_CENTRED):
         rest_BND = centre(rest_BND, from_it_BD, mask_BN, out=block.room_BND)
         found["centred_energy_B"] = block.at_real(euclidean_norm(rest_BND)).square().sum(dim=1)
