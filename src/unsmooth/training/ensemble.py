@@ -142,16 +142,18 @@ class Ensemble:
         *,
         weight_decay: float = 0.05,
         clip: float = 1.0,
+        first: int = 0,
         capture: bool | None = None,
         tell: Callable[[str], object] = print,
     ) -> tuple[Tensor, Tensor]:
-        """As many steps as `rates_SM` has rows, from optimisers at rest.
+        """As many steps as `rates_SM` has rows, from optimisers at rest or, from step `first` on, where they were left.
 
         Args:
             batches: Gives the batch of a step; on a GPU it must not wait for the device.
             rates_SM: (steps, members) the learning rates.
             weight_decay: Of matrices, times the learning rate.
             clip: The largest norm of a member's gradient.
+            first: So many of the steps have been done.
             capture: Have the step run as one CUDA graph; None for yes on a GPU.
             tell: Called with a line where a capture fails and the steps run one kernel at a time instead.
 
@@ -161,12 +163,13 @@ class Ensemble:
         steps, device = len(rates_SM), self.weights.device
         step = _Step(self, batches, rates_SM.to(self.weights), weight_decay, clip)
         replay: Callable[[], None] = step
-        if (device.type == "cuda" if capture is None else capture) and steps > 3:
+        if device.type == "cuda" if capture is None else capture:
             replay = self._captured(step, tell)
-        self.mean.zero_()
-        self.square.zero_()
-        step.at.zero_()
-        for _ in range(steps):
+        if first == 0:
+            self.mean.zero_()
+            self.square.zero_()
+        step.at.fill_(first)
+        for _ in range(first, steps):
             replay()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
