@@ -66,14 +66,19 @@ class Ensemble:
         named = dict(self.network.named_parameters())
         # Numbers that come in fours first: then every matrix lies where wide loads may begin.
         self.names = sorted(named, key=lambda name: named[name].numel() % 4 > 0)
-        rows = [torch.cat([dict(one.named_parameters())[name].detach().flatten() for name in self.names]) for one in networks]
+        rows = [
+            torch.cat([dict(one.named_parameters())[name].detach().flatten() for name in self.names])
+            for one in networks
+        ]
         self.weights = torch.stack(rows).to(dtype)[chosen].to(device)
         sizes = [named[name].numel() for name in self.names]
         self.leaves = {
             name: part.unflatten(1, named[name].shape).detach().requires_grad_()
             for name, part in zip(self.names, self.weights.split(sizes, dim=1), strict=True)
         }
-        decays = [torch.full((size,), float(named[name].ndim > 1)) for name, size in zip(self.names, sizes, strict=True)]
+        decays = [
+            torch.full((size,), float(named[name].ndim > 1)) for name, size in zip(self.names, sizes, strict=True)
+        ]
         self.decays = torch.cat(decays).to(self.weights)
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self._spread = self._adapt()
@@ -101,7 +106,10 @@ class Ensemble:
 
     def parameters(self, batch: int) -> dict[str, Tensor]:
         """What stands in the place of the network's parameters for so many samples of each member."""
-        return {name: self._spread[name](leaf, batch) if name in self._spread else leaf for name, leaf in self.leaves.items()}
+        return {
+            name: self._spread[name](leaf, batch) if name in self._spread else leaf
+            for name, leaf in self.leaves.items()
+        }
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Logits (members, batch, ...) of inputs (members, batch, ...)."""
@@ -202,7 +210,9 @@ class Ensemble:
 class _Step:
     """One step of all members; nothing in it waits for the device."""
 
-    def __init__(self, ensemble: Ensemble, batches: Batches, rates_SM: Tensor, weight_decay: float, clip: float) -> None:
+    def __init__(
+        self, ensemble: Ensemble, batches: Batches, rates_SM: Tensor, weight_decay: float, clip: float
+    ) -> None:
         self.ensemble, self.batches, self.rates_SM = ensemble, batches, rates_SM
         self.weight_decay, self.clip = weight_decay, clip
         self.at = torch.zeros(1, dtype=torch.int64, device=rates_SM.device)

@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, default=Path("data/cifar100"), help="data folder, or a file of `pack`")
     parser.add_argument("--out", type=Path, default=Path("grid.npz"), help="what `table` and `pack` write")
     parser.add_argument("--pieces", nargs="*", default=[], help="only those whose names begin so, such as post-24")
-    parser.add_argument("--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other")
+    parser.add_argument(
+        "--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="begin nothing that would take longer")
     parser.add_argument("--members-at-a-time", type=int, help="default: as many as the memory holds")

@@ -43,7 +43,9 @@ class Pictures:
         level = torch.arange(256, dtype=torch.float64)
         shares = [torch.bincount(one.flatten(), minlength=256) / one.numel() for one in self.train_images.unbind(1)]
         mean = torch.stack([(share * level).sum() for share in shares]).view(3, 1, 1)
-        deviation = torch.stack([(share * (level - at) ** 2).sum().sqrt() for share, at in zip(shares, mean, strict=True)])
+        deviation = torch.stack(
+            [(share * (level - at) ** 2).sum().sqrt() for share, at in zip(shares, mean, strict=True)]
+        )
         chosen: Tensor = getattr(self, f"{split}_images").to(device).to(dtype)
         return (chosen - mean.to(chosen)) / deviation.view(3, 1, 1).to(chosen)
 

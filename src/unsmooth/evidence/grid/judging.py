@@ -52,7 +52,11 @@ def configurations(registration: Registration, folder: Path) -> Iterator[dict[st
             row["skill"] = skill(row["loss"], twins[gain], registration)
             longer = median_losses(registration, found["members"], gain, registration.longer)
             row["longer"] = skill(min(longer.values()), twins[gain], registration) if longer else None
-            trains = [rate for rate, loss in losses.items() if _outcome(registration, skill(loss, twins[gain], registration)) == "trains"]
+            trains = [
+                rate
+                for rate, loss in losses.items()
+                if _outcome(registration, skill(loss, twins[gain], registration)) == "trains"
+            ]
             row["largest_rate"] = max(trains) if trains else None
             at_edge = row["rate"] in (min(losses), max(losses)) and row["skill"] >= registration.limits["fails"]
             row["outcome"] = "edge" if at_edge else _judged(registration, row)
@@ -89,7 +93,13 @@ def _start(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(registration: Registration, folder: Path) -> dict[str, Any]:
     """All runs in columns, the configurations, and what made them: what is kept beside the pieces, which are large."""
-    names = ["family", "depth", "width", *_COLUMNS, *(f"{when}_{name}" for when in ("after1", "after3", "end") for name in _INSIDE)]
+    names = [
+        "family",
+        "depth",
+        "width",
+        *_COLUMNS,
+        *(f"{when}_{name}" for when in ("after1", "after3", "end") for name in _INSIDE),
+    ]
     rows: list[list[Any]] = []
     made: dict[str, Any] = {}
     for piece in registration.all_pieces():

@@ -47,7 +47,9 @@ def observe(ensemble: Ensemble, inputs: Tensor, labels: Tensor, *, gradients: bo
     if gradients:
         leaves = list(ensemble.leaves.values())
         made = torch.autograd.grad(losses.sum(), [*streams, *leaves])
-        of_weights = sum((one.flatten(1).square().sum(dim=1) for one in made[len(streams) :]), losses.new_zeros(members))
+        of_weights = sum(
+            (one.flatten(1).square().sum(dim=1) for one in made[len(streams) :]), losses.new_zeros(members)
+        )
         found["gradient_norm"] = of_weights.sqrt()
         by_layer = [one.reshape(members, -1).norm(dim=1) for one in made[: len(streams)]]
         found["gradient"] = torch.stack(by_layer, dim=1)

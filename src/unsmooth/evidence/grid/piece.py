@@ -83,9 +83,16 @@ def run_piece(
                 return False
             _run(found, piece, registration, images, group, torch.device(device), tell)
             taken = time.monotonic() - start
-            found["made"] = {**made(torch.device(device)), "device": device, "operations": work, "seconds": round(taken, 2)}
+            found["made"] = {
+                **made(torch.device(device)),
+                "device": device,
+                "operations": work,
+                "seconds": round(taken, 2),
+            }
             _write(path, piece, registration, found)
-            tell(f"{piece.name}: {len(group)} members of {group[0].steps} steps in {taken:.1f} s ({work / taken:.2g} FLOP/s)")
+            tell(
+                f"{piece.name}: {len(group)} members of {group[0].steps} steps in {taken:.1f} s ({work / taken:.2g} FLOP/s)"
+            )
     return True
 
 
@@ -119,7 +126,9 @@ def _write(path: Path, piece: Piece, registration: Registration, found: Mapping[
     write_whole(path, gzip.compress(text.encode(), mtime=0))
 
 
-def missing(registration: Registration, rows: Sequence[Mapping[str, Any]], twins: Mapping[float | str, float]) -> list[Member]:
+def missing(
+    registration: Registration, rows: Sequence[Mapping[str, Any]], twins: Mapping[float | str, float]
+) -> list[Member]:
     """What the registration asks for, after what has been run: its members, then what their losses lead to.
 
     The next rate where the best one is at an end of those tried; more seeds at the best one; and where the skill is
@@ -288,7 +297,9 @@ class _Batches:
     def __call__(self, at: Tensor) -> tuple[Tensor, Tensor]:
         chosen_MB = self.order_SMB.index_select(0, at)[0]
         picked = self.images.index_select(0, chosen_MB.flatten())
-        return picked.unflatten(0, chosen_MB.shape), self.labels.index_select(0, chosen_MB.flatten()).view(chosen_MB.shape)
+        return picked.unflatten(0, chosen_MB.shape), self.labels.index_select(0, chosen_MB.flatten()).view(
+            chosen_MB.shape
+        )
 
     @staticmethod
     def _order(seed: int, images: int, count: int) -> Tensor:
