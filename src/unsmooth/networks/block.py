@@ -6,7 +6,7 @@ r"""One block: attention, then an MLP, each a branch of the stream. Where the no
     \text{parallel: } x + f(\mathrm{LN}\,x) + g(\mathrm{LN}'x)
 
 Post-norm is Vaswani et al. 2017 (arXiv 1706.03762), pre-norm Xiong et al. 2020 (arXiv 2002.04745), peri-norm Kim et al.
-2025 (arXiv 2502.02732). In a parallel block (Black et al. 2022, arXiv 2204.06745) attention f and MLP g read one stream.
+2025 (arXiv 2502.02732). In a parallel block (Black et al. 2022, arXiv 2204.06745) attention f and MLP g read the same.
 """
 
 from __future__ import annotations

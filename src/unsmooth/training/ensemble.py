@@ -1,10 +1,10 @@
 r"""Many small networks of one architecture, trained side by side as one.
 
 The parameters of M networks lie one under the other, (M, P), and every activation has M times the batch. Linear maps,
-norms and tables know the members; whatever acts on each sample by itself, attention and remedies among it, sees nothing
-but a larger batch. So a step costs one launch of each kernel whatever M is, and on a GPU the whole of it (batch, forward,
-backward, clipping, AdamW) is captured as one CUDA graph. Members differ in weights, order of data and learning rate, and
-none feels another: each has its own gradient norm, clipped by itself, and its own AdamW,
+norms and tables know the members; whatever acts on each sample by itself, attention and remedies among it, sees
+nothing but a larger batch. So a step costs one launch of each kernel whatever M is, and on a GPU the whole of it
+(batch, forward, backward, clipping, AdamW) is captured as one CUDA graph. Members differ in weights, order of data and
+learning rate, and none feels another: each has its own gradient norm, clipped by itself, and its own AdamW,
 
 .. math:: \theta \leftarrow (1 - \eta_t w)\,\theta - \eta_t\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)}
     + \epsilon}
@@ -73,8 +73,8 @@ class Ensemble:
         self.weights = torch.stack(rows).to(dtype)[chosen].to(device)
         sizes = [named[name].numel() for name in self.names]
         self.leaves = {
-            name: part.unflatten(1, named[name].shape).detach().requires_grad_()
-            for name, part in zip(self.names, self.weights.split(sizes, dim=1), strict=True)
+            name: torch.unflatten(part, 1, named[name].shape).detach().requires_grad_()
+            for name, part in zip(self.names, torch.split(self.weights, sizes, dim=1), strict=True)
         }
         decays = [
             torch.full((size,), float(named[name].ndim > 1)) for name, size in zip(self.names, sizes, strict=True)
@@ -90,9 +90,10 @@ class Ensemble:
             if isinstance(module, TextNetwork):
                 module.embedded = partial(_embedded, module, self.size)  # type: ignore[method-assign]
                 module.logits = partial(_logits, module, self.size)  # type: ignore[method-assign]
-            for kind, forward in ((nn.Linear, _linear), (nn.LayerNorm, _layer_norm)):
-                if isinstance(module, kind):
-                    module.forward = partial(forward, module, self.size)
+            if isinstance(module, nn.Linear):
+                module.forward = partial(_linear, module, self.size)  # type: ignore[method-assign]
+            if isinstance(module, nn.LayerNorm):
+                module.forward = partial(_layer_norm, module, self.size)  # type: ignore[method-assign]
             for name, parameter in module.named_parameters(recurse=False):
                 full = f"{path}.{name}" if path else name
                 if isinstance(module, LearnedScale):
@@ -115,7 +116,7 @@ class Ensemble:
         """Logits (members, batch, ...) of inputs (members, batch, ...)."""
         out = functional_call(self.network, self.parameters(inputs.shape[1]), (inputs.flatten(0, 1),))
         logits: Tensor = out[0] if isinstance(out, tuple) else out
-        return logits.unflatten(0, (self.size, -1))
+        return torch.unflatten(logits, 0, (self.size, -1))
 
     def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy (members,) in the mean over a batch."""
@@ -250,7 +251,7 @@ def warm_cosine(steps: int, warmup: int, rates: Iterable[float]) -> Tensor:
     """Learning rates (steps, members): up in a line over the warm-up, then down to 0 by a cosine.
 
     >>> warm_cosine(4, 2, [1.0]).flatten().tolist()
-    [0.5, 1.0, 1.0, 0.5000000000000001]
+    [0.5, 1.0, 1.0, 0.5]
     """
     at = torch.arange(steps, dtype=torch.float64)
     past = ((at - warmup) / max(1, steps - warmup)).clamp(min=0)
@@ -267,9 +268,9 @@ def _linear(module: nn.Linear, members: int, x: Tensor) -> Tensor:
 
 def _layer_norm(module: nn.LayerNorm, members: int, x: Tensor) -> Tensor:
     out = F.layer_norm(x, x.shape[-1:], eps=module.eps).reshape(members, -1, x.shape[-1])
-    if module.bias is None:
-        return (out * module.weight[:, None]).view(x.shape)
-    return torch.addcmul(module.bias[:, None], out, module.weight[:, None]).view(x.shape)
+    bias: Tensor | None = module.bias
+    weight = module.weight[:, None]
+    return (out * weight if bias is None else torch.addcmul(bias[:, None], out, weight)).view(x.shape)
 
 
 def _embedded(module: TextNetwork, members: int, input_ids: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.grid.images import pictures
@@ -51,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         "--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--attention", choices=("any", "math"), default="any", help="math: plain products, no fused kernel"
+    )
     parser.add_argument("--minutes", type=float, help="begin nothing that would take longer")
     parser.add_argument("--members-at-a-time", type=int, help="default: as many as the memory holds")
     return parser
@@ -79,17 +84,18 @@ def _run(registration: Registration, folder: Path, pieces: list[Piece], given: a
     end = None if given.minutes is None else time.monotonic() + 60 * given.minutes
     done = []
     for piece in pieces:
-        whole = run_piece(
-            folder,
-            piece,
-            registration,
-            given.data,
-            device=given.device,
-            at_a_time=given.members_at_a_time,
-            until=end,
-            twins=twins_of(registration, folder, piece.width),
-            tell=lambda line: print(line, flush=True),
-        )
+        with sdpa_kernel([SDPBackend.MATH]) if given.attention == "math" else nullcontext():
+            whole = run_piece(
+                folder,
+                piece,
+                registration,
+                given.data,
+                device=given.device,
+                at_a_time=given.members_at_a_time,
+                until=end,
+                twins=twins_of(registration, folder, piece.width),
+                tell=lambda line: print(line, flush=True),
+            )
         done.append(whole)
     print(json.dumps({"pieces": len(done), "done": sum(done)}))
     return 0 if all(done) else 3

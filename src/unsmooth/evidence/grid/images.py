@@ -68,8 +68,8 @@ def pictures(source: Path, data: Data) -> Pictures:
         if not source.is_file():
             raise expected(f"a file of images at {source}", "none", "--data data/cifar100")
         with numpy.load(source) as found:
-            arrays = {name: torch.from_numpy(found[name]) for name in _ARRAYS}
-            made = Pictures(**arrays, classes=int(found["classes"]))
+            images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
+            made = Pictures(images, labels, test, wanted, int(found["classes"]))
     else:
         made = _chosen(read_cifar(source, int(data.name.removeprefix("cifar"))), data)
     if made.digest != data.digest:
@@ -91,4 +91,4 @@ def _chosen(images: Images, data: Data) -> Pictures:
         taken = torch.cat([order[labels[order] == label][:each] for label in range(images.classes)])
         taken = taken[torch.randperm(len(taken), generator=generator)]
         found += [pixels[taken], labels[taken]]
-    return Pictures(*found, classes=images.classes)
+    return Pictures(found[0], found[1], found[2], found[3], images.classes)

@@ -54,7 +54,7 @@ def observe(ensemble: Ensemble, inputs: Tensor, labels: Tensor, *, gradients: bo
         by_layer = [one.reshape(members, -1).norm(dim=1) for one in made[: len(streams)]]
         found["gradient"] = torch.stack(by_layer, dim=1)
     with torch.no_grad():
-        layers = [_of_stream(stream.detach().unflatten(0, (members, samples))) for stream in streams]
+        layers = [_of_stream(torch.unflatten(stream.detach(), 0, (members, samples))) for stream in streams]
         found |= {name: torch.stack([layer[name] for layer in layers], dim=1) for name in layers[0]}
         found["logits"] = logits.detach() - logits.detach().mean(dim=-1, keepdim=True)
         found["loss"] = losses.detach()

@@ -90,9 +90,8 @@ def run_piece(
                 "seconds": round(taken, 2),
             }
             _write(path, piece, registration, found)
-            tell(
-                f"{piece.name}: {len(group)} members of {group[0].steps} steps in {taken:.1f} s ({work / taken:.2g} FLOP/s)"
-            )
+            about = f"{len(group)} members of {group[0].steps} steps in {taken:.1f} s"
+            tell(f"{piece.name}: {about} ({work / taken:.2g} operations a second)")
     return True
 
 
@@ -271,7 +270,7 @@ def _run(
     losses, norms = ensemble.train(batches, warm, **options, tell=tell)
     _note(rows, "end", observe(ensemble, inputs, labels), before)
     tested = _tested(ensemble, images, device)
-    curve = losses.unflatten(0, (CURVE, -1)).mean(dim=1) if len(losses) % CURVE == 0 else losses
+    curve = torch.unflatten(losses, 0, (CURVE, -1)).mean(dim=1) if len(losses) % CURVE == 0 else losses
     for place, row in enumerate(rows):
         row |= {
             "last": float(losses[-LAST:, place].double().mean()),
@@ -292,12 +291,12 @@ class _Batches:
         self.labels = images.train_labels.to(device)
         by_seed = {member.seed: self._order(member.seed, len(self.labels), member.steps * batch) for member in group}
         rows = torch.stack([by_seed[member.seed] for member in group], dim=1)
-        self.order_SMB = rows.unflatten(0, (-1, batch)).transpose(1, 2).contiguous().to(device)
+        self.order_SMB = torch.unflatten(rows, 0, (-1, batch)).transpose(1, 2).contiguous().to(device)
 
     def __call__(self, at: Tensor) -> tuple[Tensor, Tensor]:
         chosen_MB = self.order_SMB.index_select(0, at)[0]
         picked = self.images.index_select(0, chosen_MB.flatten())
-        return picked.unflatten(0, chosen_MB.shape), self.labels.index_select(0, chosen_MB.flatten()).view(
+        return torch.unflatten(picked, 0, chosen_MB.shape), self.labels.index_select(0, chosen_MB.flatten()).view(
             chosen_MB.shape
         )
 
@@ -343,7 +342,7 @@ def _tested(ensemble: Ensemble, images: Pictures, device: torch.device) -> Tenso
     """Accuracy of each member on the test images."""
     inputs, labels = images.normalised("test", device, torch.float32), images.test_labels.to(device)
     right = torch.zeros(ensemble.size, device=device)
-    for some, wanted in zip(inputs.split(TESTED), labels.split(TESTED), strict=True):
+    for some, wanted in zip(torch.split(inputs, TESTED), torch.split(labels, TESTED), strict=True):
         chosen = ensemble(some.expand(ensemble.size, *some.shape)).argmax(dim=-1)
         right += (chosen == wanted).sum(dim=1)
     return right / len(labels)
