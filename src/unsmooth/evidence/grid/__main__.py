@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--attention", choices=("any", "math"), default="any", help="math: plain products, no fused kernel"
     )
     parser.add_argument("--minutes", type=float, help="begin nothing that would take longer")
+    parser.add_argument("--longer", action="store_true", help="then train longer what neither trains nor fails")
     parser.add_argument("--members-at-a-time", type=int, help="default: as many as the memory holds")
     return parser
 
@@ -93,7 +94,7 @@ def _run(registration: Registration, folder: Path, pieces: list[Piece], given: a
                 device=given.device,
                 at_a_time=given.members_at_a_time,
                 until=end,
-                twins=twins_of(registration, folder, piece.width),
+                twins=twins_of(registration, folder, piece.width) if given.longer else None,
                 tell=lambda line: print(line, flush=True),
             )
         done.append(whole)

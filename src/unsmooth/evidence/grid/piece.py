@@ -73,6 +73,7 @@ def run_piece(
     images = pictures(source, registration.data)
     path = file_of(folder, piece)
     found = read_piece(path, registration) or {"starts": [], "members": []}
+    networks: dict[tuple[float | str, int], nn.Module] = {}
     while wanted := missing(registration, found["members"], twins or {}):
         for group in _groups(wanted, at_a_time or fitting(registration, piece, device)):
             start = time.monotonic()
@@ -81,7 +82,10 @@ def run_piece(
             if until is not None and start + seconds > until:
                 tell(f"{piece.name}: {len(wanted)} members left, for want of {seconds:.0f} s")
                 return False
-            _run(found, piece, registration, images, group, torch.device(device), tell)
+            for start_of in {(member.gain, member.seed) for member in group} - set(networks):
+                side = images.train_images.shape[-1]
+                networks[start_of] = registration.network(piece, *start_of, images.classes, side)
+            _run(found, networks, registration, images, group, torch.device(device), tell)
             taken = time.monotonic() - start
             found["made"] = {
                 **made(torch.device(device)),
@@ -220,7 +224,10 @@ def fitting(registration: Registration, piece: Piece, device: str) -> int:
     """How many members the memory of a device holds side by side."""
     stream = registration.training.batch * registration.tokens() * piece.width * 4
     weights = 4 * 8 * piece.depth * (4 + 2 * HIDDEN) * piece.width**2
-    room = 0.85 * torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 3e9
+    room = 3e9
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+        room = 0.85 * torch.cuda.mem_get_info(device)[0]
     return max(1, int(room / (piece.depth * _KEPT * stream + weights)))
 
 
@@ -237,7 +244,7 @@ def _groups(wanted: Sequence[Member], at_a_time: int) -> list[list[Member]]:
 
 def _run(
     found: dict[str, Any],
-    piece: Piece,
+    networks: Mapping[tuple[float | str, int], nn.Module],
     registration: Registration,
     images: Pictures,
     group: Sequence[Member],
@@ -246,15 +253,11 @@ def _run(
 ) -> None:
     """Train a group, and put what is known of it into `found`."""
     starts = list(dict.fromkeys((member.gain, member.seed) for member in group))
-    networks = [registration.network(piece, *start, images.classes, images.train_images.shape[-1]) for start in starts]
     known = {(row["gain"], row["seed"]) for row in found["starts"]}
     probe = images.normalised("test", device, torch.float64)[:PROBE], images.test_labels[:PROBE].to(device)
-    for row in _observed_starts(networks, starts, probe, device):
-        if (row["gain"], row["seed"]) not in known:
-            found["starts"].append(row)
+    found["starts"] += _observed_starts({one: networks[one] for one in starts if one not in known}, probe, device)
     places = [starts.index((member.gain, member.seed)) for member in group]
-    ensemble = Ensemble(networks, places, device)
-    del networks
+    ensemble = Ensemble([networks[one] for one in starts], places, device)
     rows: list[dict[str, Any]] = [asdict(member) for member in group]
     batches = _Batches(images, group, registration.training.batch, device)
     inputs, labels = probe[0].float(), probe[1]
@@ -308,15 +311,12 @@ class _Batches:
 
 
 def _observed_starts(
-    networks: Sequence[nn.Module],
-    starts: Sequence[tuple[float | str, int]],
-    probe: tuple[Tensor, Tensor],
-    device: torch.device,
+    networks: Mapping[tuple[float | str, int], nn.Module], probe: tuple[Tensor, Tensor], device: torch.device
 ) -> list[dict[str, Any]]:
     """Of every network that is started from: layers, forward and backward, in double and in single precision."""
-    rows: list[dict[str, Any]] = [{"gain": gain, "seed": seed} for gain, seed in starts]
-    for dtype in (torch.float64, torch.float32):
-        ensemble = Ensemble(networks, device=device, dtype=dtype)
+    rows: list[dict[str, Any]] = [{"gain": gain, "seed": seed} for gain, seed in networks]
+    for dtype in (torch.float64, torch.float32) if rows else ():
+        ensemble = Ensemble(list(networks.values()), device=device, dtype=dtype)
         seen = observe(ensemble, probe[0].to(dtype), probe[1], gradients=True)
         seen["logits"] = seen["logits"].square().mean(dim=(1, 2)).sqrt()
         for place, row in enumerate(rows):
