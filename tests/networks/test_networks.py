@@ -32,7 +32,7 @@ def streams_of(network: torch.nn.Module, inputs: Tensor, **call: Tensor) -> list
     return seen
 
 
-@pytest.mark.parametrize("style", ["pre", "post", "peri"])
+@pytest.mark.parametrize("style", networks.config.NORMS)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "geglu"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_are_what_is_written_out(style: str, activation: str, causal: bool) -> None:
@@ -72,7 +72,7 @@ def test_relative_attention_is_the_papers(tokens: int) -> None:
         assert np.abs(by_hand.array(out[row]) - wanted).max() < 1e-5
 
 
-@pytest.mark.parametrize("style", ["pre", "post", "peri"])
+@pytest.mark.parametrize("style", networks.config.NORMS)
 @pytest.mark.parametrize("pieces", [(4, 4, 4), (1,) * 12, (5, 7)])
 def test_segments_with_memory_are_the_whole_text(style: str, pieces: tuple[int, ...]) -> None:
     """With a memory that holds all that came before, reading in pieces is reading at once."""

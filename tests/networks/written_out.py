@@ -68,6 +68,8 @@ def run_block(x: Matrix, block: nn.Module, style: str, activation: str, seen: ND
         x = norm(x + attention(x, block, seen), block.norm_attention)
         return norm(x + mlp(x, block, activation), block.norm_mlp)
     branch = attention(norm(x, block.norm_attention), block, seen)
+    if style == "parallel":
+        return x + branch + mlp(norm(x, block.norm_mlp), block, activation)
     x = x + (norm(branch, block.norm_attention_out) if style == "peri" else branch)
     branch = mlp(norm(x, block.norm_mlp), block, activation)
     return x + (norm(branch, block.norm_mlp_out) if style == "peri" else branch)

@@ -2,10 +2,11 @@ r"""One block: attention, then an MLP, each a branch of the stream. Where the no
 
 .. math::
     \text{pre: } x + f(\mathrm{LN}\,x) \qquad \text{post: } \mathrm{LN}(x + f(x)) \qquad
-    \text{peri: } x + \mathrm{LN}'(f(\mathrm{LN}\,x))
+    \text{peri: } x + \mathrm{LN}'(f(\mathrm{LN}\,x)) \qquad
+    \text{parallel: } x + f(\mathrm{LN}\,x) + g(\mathrm{LN}'x)
 
 Post-norm is Vaswani et al. 2017 (arXiv 1706.03762), pre-norm Xiong et al. 2020 (arXiv 2002.04745), peri-norm Kim et al.
-2025 (arXiv 2502.02732).
+2025 (arXiv 2502.02732). In a parallel block (Black et al. 2022, arXiv 2204.06745) attention f and MLP g read the same.
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ class Block(nn.Module):
 
     def forward(self, x_BND: Tensor, attention_mask: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
         """The stream, one block on; `attention_mask` is True where a query sees a key."""
-        x_BND = self.after_attention(x_BND, self.attention(self.read(x_BND), attention_mask, keys), keys)
-        return self.after_mlp(x_BND, keys)
+        attended_BND = self.after_attention(x_BND, self.attention(self.read(x_BND), attention_mask, keys), keys)
+        return self.after_mlp(attended_BND, x_BND, keys)
 
     def read(self, x_BND: Tensor) -> Tensor:
         """What attention reads."""
@@ -149,9 +150,10 @@ class Block(nn.Module):
         x_BND = x_BND + self.attention_path(branch_BND, keys)
         return self.norm_attention(x_BND) if self.style == "post" else x_BND
 
-    def after_mlp(self, x_BND: Tensor, keys: Tensor | None) -> Tensor:
-        """The stream with the MLP branch in it."""
-        branch_BND = self.mlp(x_BND if self.style == "post" else self.norm_mlp(x_BND), keys)
+    def after_mlp(self, x_BND: Tensor, entered_BND: Tensor, keys: Tensor | None) -> Tensor:
+        """The stream with the MLP branch in it; `entered_BND` is what the block was given."""
+        read_BND = entered_BND if self.style == "parallel" else x_BND
+        branch_BND = self.mlp(read_BND if self.style == "post" else self.norm_mlp(read_BND), keys)
         if self.style == "peri":
             branch_BND = self.norm_mlp_out(branch_BND)
         x_BND = x_BND + self.mlp_path(branch_BND, keys)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from unsmooth.errors import expected, unknown_name
 from unsmooth.schema import parse
 
-NORMS = ("pre", "post", "peri")
+NORMS = ("pre", "post", "peri", "parallel")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
 POOLINGS = ("class", "mean")
 
@@ -23,7 +23,8 @@ class Stack:
         dim: Width of the stream.
         heads: Attention heads in each block.
         hidden: Width inside the MLP.
-        norm: "pre" x + f(LN x), "post" LN(x + f x) or "peri" x + LN(f(LN x)).
+        norm: "pre" x + f(LN x), "post" LN(x + f x), "peri" x + LN(f(LN x)) or "parallel" x + f(LN x) + g(LN x), where
+            attention and MLP read the same stream.
         activation: "gelu", "gelu_tanh" (its approximation in GPT-2), "relu" or "geglu" (gated; Shazeer 2020, arXiv
             2002.05202).
         qkv_bias: Whether queries, keys and values have biases.

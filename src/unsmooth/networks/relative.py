@@ -123,8 +123,8 @@ class RelativeBlock(Block):
         `attention_mask` (batch, tokens) is for those who look at the call; what it hides is not in `sight` either.
         """
         read_BND = self.read(x_BND)
-        x_BND = self.after_attention(x_BND, self.attention(read_BND, sight, past_BMD, keys), keys)
-        return self.after_mlp(x_BND, keys), read_BND
+        attended_BND = self.after_attention(x_BND, self.attention(read_BND, sight, past_BMD, keys), keys)
+        return self.after_mlp(attended_BND, x_BND, keys), read_BND
 
 
 class RelativeBlocks(nn.Module):

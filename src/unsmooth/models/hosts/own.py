@@ -1,4 +1,4 @@
-"""The networks of `unsmooth.networks`: pre-norm, post-norm or peri-norm, bidirectional or causal."""
+"""The networks of `unsmooth.networks`: pre-norm, post-norm, peri-norm or parallel, bidirectional or causal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +14,8 @@ from unsmooth.models.wiring import Wiring
 def own_taps(block: nn.Module) -> Mapping[str, Tap]:
     """Branches end in stochastic depth, after the norm on their output where there is one."""
     branches = {"attention": Tap("attention_path", "output"), "mlp": Tap("mlp_path", "output")}
+    if _style(block) == "parallel":  # nothing is between attention and MLP
+        return {"normed": Tap("norm_attention", "output"), **branches}
     if _style(block) == "post":
         return {"normed": Tap("attention", "input"), "mid": Tap("norm_attention", "output"), **branches}
     return {"normed": Tap("norm_attention", "output"), "mid": Tap("norm_mlp", "input"), **branches}
@@ -23,7 +25,7 @@ def own_wiring(block: nn.Module) -> Wiring:
     """`qkv` is queries, keys, values; a peri-norm block is a pre-norm block whose branches end in a norm."""
     heads, style = number(block, "attention.heads"), _style(block)
     return Wiring(
-        style="post" if style == "post" else "pre",
+        style="pre" if style == "peri" else style,
         heads=Heads(heads, heads, number(block, "attention.head_dim")),
         attention="attention",
         value="attention.qkv",
@@ -32,7 +34,7 @@ def own_wiring(block: nn.Module) -> Wiring:
         norms=("norm_attention", "norm_mlp"),
         mlp=("mlp.up", "mlp.down"),
         output_norms=("norm_attention_out", "norm_mlp_out") if style == "peri" else None,
-        switch=None if style == "peri" else ("style", "pre", "post"),
+        switch=("style", "pre", "post") if style in ("pre", "post") else None,
     )
 
 
@@ -44,8 +46,8 @@ def real_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | No
     return mask[:, 0, 0] if mask.shape[2] == 1 else mask[:, 0].diagonal(dim1=-2, dim2=-1)
 
 
-def _style(block: nn.Module) -> str:
-    return str(block.style)
+def _style(block: nn.Module) -> Any:
+    return block.style
 
 
 HOSTS.add(

@@ -1,0 +1,94 @@
+"""The images of a registration: the same ones in the same order, from whatever file they come."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor
+
+from unsmooth.errors import expected
+from unsmooth.evidence.grid.registration import Data
+from unsmooth.training.data.images import Images, read_cifar
+
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+# The shuffle is part of what is registered.
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images and labels of both splits: uint8 (count, 3, side, side) and int64 (count,)."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    classes: int
+
+    @property
+    def digest(self) -> str:
+        """Of pixels and labels, in order."""
+        whole = hashlib.sha256()
+        for name in _ARRAYS:
+            whole.update(getattr(self, name).numpy().tobytes())
+        return whole.hexdigest()[:16]
+
+    def normalised(self, split: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Images of mean 0 and deviation 1 in each channel of the training images."""
+        level = torch.arange(256, dtype=torch.float64)
+        shares = [torch.bincount(one.flatten(), minlength=256) / one.numel() for one in self.train_images.unbind(1)]
+        mean = torch.stack([(share * level).sum() for share in shares]).view(3, 1, 1)
+        deviation = torch.stack(
+            [(share * (level - at) ** 2).sum().sqrt() for share, at in zip(shares, mean, strict=True)]
+        )
+        chosen: Tensor = getattr(self, f"{split}_images").to(device).to(dtype)
+        return (chosen - mean.to(chosen)) / deviation.view(3, 1, 1).to(chosen)
+
+    def write(self, path: Path) -> Path:
+        """As one file, for machines that have no data folder."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        numpy.savez(path, classes=self.classes, **{name: getattr(self, name).numpy() for name in _ARRAYS})
+        return path
+
+
+@cache
+def pictures(source: Path, data: Data) -> Pictures:
+    """The images that a registration asks for.
+
+    Args:
+        source: A folder with CIFAR's binary files, or a file that `Pictures.write` wrote.
+        data: Which images.
+    """
+    if source.suffix == ".npz":
+        if not source.is_file():
+            raise expected(f"a file of images at {source}", "none", "--data data/cifar100")
+        with numpy.load(source) as found:
+            images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
+            made = Pictures(images, labels, test, wanted, int(found["classes"]))
+    else:
+        made = _chosen(read_cifar(source, int(data.name.removeprefix("cifar"))), data)
+    if made.digest != data.digest:
+        hint = "the source that was registered: `unsmooth data get cifar100`"
+        raise expected(f"the registered images (digest {data.digest})", f"others ({made.digest}) in {source}", hint)
+    return made
+
+
+def _chosen(images: Images, data: Data) -> Pictures:
+    """So many images of each split, evenly over the classes; no order of the source shows in which, or in theirs."""
+    generator = torch.Generator().manual_seed(_SEED)
+    found: list[Tensor] = []
+    for split, count in (("train", data.train), ("test", data.test)):
+        pixels, labels = getattr(images, f"{split}_images"), getattr(images, f"{split}_labels")
+        rows = [bytes([label]) + one.tobytes() for one, label in zip(pixels.numpy(), labels.tolist(), strict=True)]
+        order = torch.tensor(sorted(range(len(rows)), key=rows.__getitem__))
+        order = order[torch.randperm(len(order), generator=generator)]
+        each = count // images.classes
+        taken = torch.cat([order[labels[order] == label][:each] for label in range(images.classes)])
+        taken = taken[torch.randperm(len(taken), generator=generator)]
+        found += [pixels[taken], labels[taken]]
+    return Pictures(found[0], found[1], found[2], found[3], images.classes)
