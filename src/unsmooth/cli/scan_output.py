@@ -134,10 +134,8 @@ def _tell_conditions(found: Findings, conditions: list[Condition]) -> bool:
             if row is not None:
                 of = "" if which is None else f" {word} {which}"
                 at = f"layer {row.layer}" + (f" of the {row.stack}" if row.stack else "")
-                typer.echo(
-                    f"unsmooth: {condition} holds{of}: {spoken(row.mean) if math.isfinite(row.mean) else row.mean} at {at}.",
-                    err=True,
-                )
+                value = spoken(row.mean) if math.isfinite(row.mean) else row.mean
+                typer.echo(f"unsmooth: {condition} holds{of}: {value} at {at}.", err=True)
                 holding = True
     return holding
 
