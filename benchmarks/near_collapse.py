@@ -179,6 +179,9 @@ measures them again.
 - **A scan** works in float32 the same way, with the shortest token, so that a massive one does no harm. Where a token
   is shorter than 1e-3 or longer than 1e12 its block is measured in float64. A monitor on a GPU, which may not wait
   for an answer, is the exception: there tokens shorter than 1e-19 count as zero, and beyond 1e18 the value is NaN.
+- What a scan does in float32 shows in two places: the mean cosine of 8,192 equal tokens is off by 1e-5, and where the
+  token mean is a ten-thousandth of the tokens or less, as of tokens and their negatives, it has only the digits that
+  float32 leaves it: `token_similarity` of 2e-10 is off by 1e-3, of 2e-14 by a third. The functions have all digits.
 - **Zero** is a token of zeros; in float64 input also one shorter than 1.5e-154.
 - `dirichlet_energy` and `feature_map_variance` are squares: what float32 cannot hold is 0 or infinite.
 

@@ -181,6 +181,7 @@ def test_no_word_of_the_table_is_broken(
         ),
         ([*WORDS, "--rates", "1e-3,1e-2", "--out", "here"], "In an arena: another --hold-out, or --hold-out 0."),
         ([*WORDS, "--remedies", "sharpen(basis=orthgonal)", "--out", "here"], "Try basis='orthogonal'."),
+        ([*WORDS, "--set", "norm=pre", "--grid", "norm=pre,post"], "Expected norm by --set or by --grid, one of the"),
         ([*WORDS, "--set", "patch=5"], "Expected patch once but got patch=4 and patch=5."),
     ],
 )

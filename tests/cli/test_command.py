@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import unsmooth
 from unsmooth.cli.app import run
+from unsmooth.cli.scan_output import Findings, _tell_conditions
+from unsmooth.scanning.condition import Condition
 
 
 @pytest.fixture
@@ -78,6 +81,14 @@ def test_fail_if_sets_the_exit_code(bert_folder, page, capsys, condition, code):
 def test_a_metric_that_only_a_condition_names_is_measured(bert_folder, page, capsys):
     assert run(["scan", str(bert_folder), str(page), "-q", "--fail-if", "effective_rank@last>0"]) == 1
     assert "effective_rank@last>0 holds" in capsys.readouterr().err
+
+
+def test_the_figure_that_meets_a_condition_is_no_negative_zero(capsys):
+    model, x = torch.nn.Sequential(torch.nn.Identity()), torch.eye(4)[None]
+    x[:, 0, 1] = -1e-5
+    found = Findings(several=False, scans={None: unsmooth.scan(model, x, blocks="*", progress=False)})
+    assert _tell_conditions(found, [Condition.parse("mean_cosine@last<1")])
+    assert "mean_cosine@last<1 holds: −1.6" in capsys.readouterr().err
 
 
 def test_compare_overlays_saved_scans(bert_folder, page, tmp_path, capsys):

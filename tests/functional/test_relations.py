@@ -213,3 +213,7 @@ def test_the_argmin_does_not_see_padding_and_is_zero_for_equal_tokens() -> None:
     assert uf.rank_one_residual(torch.full((1, 3, 2), torch.nan), centre="argmin").isnan().item()
     with pytest.raises(UnsmoothError, match="centre"):
         uf.rank_one_residual(x, centre="median")  # type: ignore[arg-type]
+
+
+def test_a_reconstruction_is_called_one_where_its_numbers_are() -> None:
+    assert "reconstruction" in uf.parse_metric("escalation_rate(squared=False)").definition

@@ -99,3 +99,51 @@ def test_a_scan_and_its_files_have_the_hash_and_say_of_what_it_is(tmp_path: Path
 def test_a_model_on_meta_is_refused() -> None:
     with pytest.raises(UnsmoothError, match=r"^Expected a model with weights but got bias on the meta device"):
         weight_hash(nn.Linear(2, 2, device="meta"))
+
+
+class Holding(nn.Module):
+    """One tensor, however it is kept."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("kept", tensor)
+
+
+_NUMBERS = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+_COMPLEX = torch.view_as_complex(_NUMBERS.view(6, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("odd", "plain"),
+    [
+        (_NUMBERS.relu().to_sparse(), _NUMBERS.relu()),
+        (_NUMBERS.to_mkldnn(), _NUMBERS),
+        (_COMPLEX.conj(), _COMPLEX.conj().resolve_conj()),
+        (_COMPLEX.conj().imag, -_NUMBERS.view(6, 4, 2)[..., 1]),
+    ],
+    ids=["coo", "mkldnn", "conjugate", "negative"],
+)
+def test_tensors_that_have_no_plain_memory_are_hashed_by_their_numbers(odd: Tensor, plain: Tensor) -> None:
+    assert weight_hash(Holding(odd)) == weight_hash(Holding(plain))
+    # A conjugate has the memory of what it is the conjugate of.
+    both, twice = nn.ModuleList([Holding(_COMPLEX), Holding(_COMPLEX.conj())]), nn.ModuleList([Holding(_COMPLEX)] * 2)
+    assert weight_hash(both) != weight_hash(twice)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch has called them deprecated, and has them
+def test_weights_that_torch_itself_quantised_count() -> None:
+    def quantised(scale: float, channels: bool) -> Tensor:
+        if channels:
+            rows = (torch.full((6,), scale), torch.zeros(6), 0)
+            return torch.quantize_per_channel(_NUMBERS * scale, *rows, torch.qint8)
+        return torch.quantize_per_tensor(_NUMBERS * scale, scale, 0, torch.qint8)
+
+    def mapped(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), {nn.Linear}, dtype=torch.qint8)
+
+    # The first four have the same whole numbers: scales tell them apart.
+    models = [Holding(quantised(scale, channels)) for scale in (0.1, 0.2) for channels in (False, True)]
+    models += [mapped(seed) for seed in range(2)]
+    assert len({weight_hash(model) for model in models}) == len(models)
+    assert weight_hash(mapped(0)) == weight_hash(mapped(0))

@@ -430,3 +430,18 @@ def test_timms_ways_past_its_stack(name: str) -> None:
     for image in images:
         model(image).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("num_heads=0", "a model that timm can build as"),
+        ("act_layer=nope", "a model that timm can build as .* but got KeyError 'nope'"),
+        ("class_token=no", "class_token as True or False but got 'no'"),
+        ("num_heads=True", "num_heads as a whole number but got True"),
+        ("checkpoint_path=weights.pth", "options of timm's vit_tiny_patch16_224 but got checkpoint_path"),
+    ],
+)
+def test_options_that_are_none_of_the_network(options: str, said: str) -> None:
+    with pytest.raises(UnsmoothError, match=said):
+        unsmooth.load(f"timm:vit_tiny_patch16_224(pretrained=False, img_size=32, depth=1, {options})")

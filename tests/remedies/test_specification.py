@@ -78,6 +78,10 @@ def test_settings() -> None:
     assert parse_settings(wish, ["layers=0:2", "allow_leak=True"]) == Wish(
         "deescalate", {"tau": 0.5}, slice(0, 2), True
     )
+    whole = parse_settings(
+        Wish("deescalate", {}, [1], True, "vision"), ["layers=None", "allow_leak=False", "stack=None"]
+    )
+    assert whole == Wish("deescalate")
     for wrong, message in (("tau", "key=value"), ("=1", "key=value"), ("ta=1", "Did you mean 'tau'")):
         with pytest.raises(UnsmoothError, match=message):
             parse_settings(wish, [wrong])

@@ -38,6 +38,7 @@ def test_conditions(scan, text, holds):
         ("mean_cosine@last", "a condition METRIC@LAYER>NUMBER"),
         ("mean_cosin@last>0.5", "Did you mean 'mean_cosine'"),
         ("mean_cosine@last=0.5", "a condition"),
+        ("mean_cosine@last>1e999", "a condition"),
         ("mean_cosine@9>0.5", "a layer from 0 to 2"),
         ("effective_rank@last>0.5", "a known metric of this scan"),
         ("mean_cosine@last:mlp>0.5", "a site where"),

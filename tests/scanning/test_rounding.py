@@ -36,7 +36,16 @@ def test_a_diversity_at_the_share_is_measured_twice_and_far_above_it_as_it_is(dt
         assert ((measured > least) & (measured < most)).all()
 
 
-@pytest.mark.parametrize("text", ["token_diversity", "token_diversity(squared=False)", "hfc_lfc", "rank_one_residual"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token_diversity",
+        "token_diversity(squared=False)",
+        "dirichlet_energy(normalised=True)",
+        "hfc_lfc",
+        "rank_one_residual",
+    ],
+)
 def test_the_level_is_what_rounding_adds_to_a_metric(text: str) -> None:
     """To tokens whose own differences are too small to count, but large enough for each to be rounded on its own."""
     metric = parse_metric(text)

@@ -76,6 +76,9 @@ def test_text_is_read_as_the_setting_asks(name: str, text: str, value: object) -
         ({"ramp": "2"}, "ramp from 0 to 1"),
         ({"seed": "nan"}, "seed as int but got 'nan'"),
         ({"seed": "inf"}, "seed as int but got 'inf'"),
+        ({"warmup": "nan"}, "warmup as float but got 'nan'"),
+        ({"lr": "1e400"}, "lr as float but got '1e400'"),
+        ({"lr": "-1"}, "a finite lr of 0 or more but got -1.0"),
     ],
 )
 def test_wrong_settings_are_told_in_one_line(changes: dict[str, str], words: str) -> None:

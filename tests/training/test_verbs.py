@@ -65,9 +65,13 @@ def test_all_are_found_again(variants) -> None:
 
 
 def test_a_run_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match="no such folder"):
-        train(tiny(data__path=str(tmp_path / "nowhere")), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    for wrong, said in (
+        ({"data__path": str(tmp_path / "nowhere")}, "no such folder"),
+        ({"measuring__metrics": ("mean_cosine(absolute=3)",)}, "absolute as True or False but got 3"),
+    ):
+        with pytest.raises(UnsmoothError, match=said):
+            train(tiny(**wrong), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
     (folder,) = train(tiny(steps=1), tmp_path / "run")
     assert folder.finished
 

@@ -178,10 +178,14 @@ def _plan(
 ) -> Plan:
     from unsmooth.arena import Budget, plan_arena
     from unsmooth.cli.train import changes_of, config_of
-    from unsmooth.spec import split_at_commas
+    from unsmooth.spec import read_settings, split_at_commas
 
+    changes = changes_of(settings, data=data)
+    for name in read_settings(grid, "--grid KEY=VALUE,VALUE", "--grid depth=12,24"):
+        if name in changes:
+            raise expected(f"{name} by --set or by --grid, one of the two", "both", f"--grid {name}=… for all of them")
     return plan_arena(
-        config_of(recipe, size, changes_of(settings, data=data)),
+        config_of(recipe, size, changes),
         [one for text in remedies for one in split_at_commas(text)],
         grid=grid,
         rates=_rates(rates),

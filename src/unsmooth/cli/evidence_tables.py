@@ -132,7 +132,7 @@ def _run_in_words(run: Trained) -> str:
     state = str(run.made.get("state"))
     parts = [] if state == "finished" else [f"{state} after {run.made.get('done')} of {run.made.get('steps')} steps"]
     numbers = {name: last_number(run, name) for name in ("accuracy", "loss")}
-    parts += [f"{name} {value:.4f}" for name, value in numbers.items() if value is not None]
+    parts += [f"{name} {Precision(4)(value)}" for name, value in numbers.items() if value is not None]
     if moments := run.similarity.get("mean_cosine"):
         first, last = (Precision()(moments[place]["layers"][-1]) for place in (0, -1))
         parts.append(f"mean cosine at the last layer {first} → {last}")

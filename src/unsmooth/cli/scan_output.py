@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,6 +123,8 @@ def _print(found: Findings, out: Path | None) -> None:
 
 def _tell_conditions(found: Findings, conditions: list[Condition]) -> bool:
     """Whether a condition holds: of the model with remedies, where there are any."""
+    from unsmooth.numbers import spoken
+
     judged = {which: one for which, one in found.scans.items() if which is not None or len(found.scans) == 1}
     word = "with" if None in found.scans else "for"
     holding = False
@@ -131,7 +134,8 @@ def _tell_conditions(found: Findings, conditions: list[Condition]) -> bool:
             if row is not None:
                 of = "" if which is None else f" {word} {which}"
                 at = f"layer {row.layer}" + (f" of the {row.stack}" if row.stack else "")
-                typer.echo(f"unsmooth: {condition} holds{of}: {row.mean:.4f} at {at}.", err=True)
+                value = spoken(row.mean) if math.isfinite(row.mean) else row.mean
+                typer.echo(f"unsmooth: {condition} holds{of}: {value} at {at}.", err=True)
                 holding = True
     return holding
 

@@ -94,5 +94,9 @@ def _so_far(progress: Progress) -> str:
 
 def in_words(progress: Progress) -> str:
     """The newest numbers, in a few words."""
+    from unsmooth.numbers import Precision
+
     names = {"train/loss": "loss", "evaluation/loss": "evaluation loss", "evaluation/accuracy": "accuracy"}
-    return ", ".join(f"{word} {progress.said[name]:.3f}" for name, word in names.items() if name in progress.said)
+    return ", ".join(
+        f"{word} {Precision()(progress.said[name])}" for name, word in names.items() if name in progress.said
+    )

@@ -13,6 +13,7 @@ from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, above
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.evidence.study import Trained
+from unsmooth.numbers import Precision
 
 SETTINGS = {
     "full": "all training images",
@@ -101,7 +102,10 @@ def _gaps(found: Mapping[str, Mapping[str, float]], variant: str) -> list[float]
 
 def _words(measured: Measured, variant: str, single: Mapping[str, Interval]) -> str:
     plain = {setting: 100 * fmean(found["plain"].values()) for setting, found in measured["accuracy"].items()}
-    said = (f"{SETTINGS[setting]} {gap.value:+.2f} on {plain[setting]:.1f} %" for setting, gap in single.items())
+    said = (
+        f"{SETTINGS[setting]} {Precision(2)(gap.value, signed=True)} on {Precision(1)(plain[setting])} %"
+        for setting, gap in single.items()
+    )
     return f"Percentage points that {variant} adds to the plain model: {', '.join(said)}."
 
 

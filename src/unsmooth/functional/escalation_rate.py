@@ -10,7 +10,7 @@ from unsmooth.functional._tokens import Tokens, pair_of
 
 
 @metric(
-    definition="1 − t_div(y)/t_div(x), t_div = ‖(I − Π)X‖²/‖X‖², Π the mean over tokens",
+    definition="1 − t_div(y)/t_div(x), t_div = ‖(I − Π)X‖²/‖X‖², Π the mean over tokens; a reconstruction of the rate",
     paper="ours, after the escalation of token similarity in Yu & Zhang 2023 (arXiv 2312.06182)",
     cost="O(nd)",
     chance=lambda n, d: 0.0,

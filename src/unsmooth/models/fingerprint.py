@@ -73,12 +73,12 @@ def hashing(model: nn.Module) -> Iterator[Callable[[], str]]:
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the state by name, of a quantised one all that it is made of."""
     for name, value in sorted(model.state_dict().items()):
-        if not isinstance(value, Tensor):
-            continue  # modules may keep extra state that is not a tensor; it is no weight
-        if value.is_meta:  # accelerate keeps it somewhere else meanwhile
-            path, _, leaf = name.rpartition(".")
-            value = at_hand(model.get_submodule(path), leaf)
-        for part, tensor in parts(name, gathered(value)):
+        if isinstance(value, Tensor):
+            if value.is_meta:  # accelerate keeps it somewhere else meanwhile
+                path, _, leaf = name.rpartition(".")
+                value = at_hand(model.get_submodule(path), leaf)
+            value = gathered(value)
+        for part, tensor in parts(name, value):
             if tensor.is_meta:
                 raise expected("a model with weights", f"{part} on the meta device", "loading them first")
             yield part, tensor.detach()

@@ -52,17 +52,40 @@ def gathered(tensor: Tensor) -> Tensor:
     return tensor if whole is None else whole()
 
 
-def parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The plain tensors that a tensor is made of, by name: itself, or what a quantised one keeps inside.
+def parts(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The plain tensors that a value of a state dict is made of, by name; what is no tensor has none.
+
+    A quantised tensor is made of whole numbers and scales. The linear maps of torch.ao.quantization keep a pair of
+    tensors, which is none itself.
 
     >>> [part for part, _ in parts("weight", torch.zeros(2))]
     ['weight']
+    >>> [part for part, _ in parts("packed", (torch.zeros(2), None))]
+    ['packed.0']
     """
-    if not _is_quantised(tensor):
-        yield name, tensor
-        return
-    for inside in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-        yield from parts(f"{name}.{inside}", getattr(tensor, inside))
+    inner: dict[Any, Any] = {}
+    if isinstance(value, list | tuple):
+        inner = dict(enumerate(value))
+    elif isinstance(value, Tensor) and _is_quantised(value):
+        inner = {inside: getattr(value, inside) for inside in value.__tensor_flatten__()[0]}  # type: ignore[attr-defined]
+    elif isinstance(value, Tensor) and value.is_quantized:
+        inner = _of_quantised(value)
+    elif isinstance(value, Tensor) and value.is_nested:
+        inner = dict(enumerate(value.unbind()))
+    elif isinstance(value, Tensor):
+        plain = value if value.layout == torch.strided else value.to_dense()
+        yield name, plain.resolve_conj().resolve_neg()  # both change numbers without a trace in memory
+    for inside, part in inner.items():
+        yield from parts(f"{name}.{inside}", part)
+
+
+def _of_quantised(tensor: Tensor) -> dict[str, Tensor]:
+    """Numbers, scales and zero points of a tensor of torch's own quantised types."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        scales, zeros = torch.tensor(tensor.q_scale()), torch.tensor(tensor.q_zero_point())
+    else:
+        scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+    return {"numbers": tensor.int_repr(), "scales": scales, "zeros": zeros}
 
 
 def is_quantised(module: nn.Module) -> bool:

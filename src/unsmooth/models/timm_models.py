@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -135,14 +135,22 @@ def _read(source: Source, allow_pickle: bool) -> Mapping[str, Tensor]:
 def _create(
     timm: Any, text: str, name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor] | None
 ) -> nn.Module:
+    if taken := options.keys() & inspect.signature(timm.create_model).parameters.keys():
+        # Of create_model itself: a checkpoint_path, say, would make notes of random weights untrue.
+        raise expected(f"options of timm's {name}", ", ".join(sorted(taken)), f"{PREFIX}{name}")
     overlay = None if weights is None else {"state_dict": dict(weights)}
     try:
         model: nn.Module = timm.create_model(
             name, pretrained=weights is not None, pretrained_cfg_overlay=overlay, **options
         )
-    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        got = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-        raise expected(f"a model that timm can build as {text!r}", got, f"{PREFIX}{Path(name).name}") from error
+    except Exception as error:  # each network has its own way to stumble over an option
+        got = (str(error).strip().splitlines() or [""])[0].rstrip(".:")
+        kind = "" if " " in got else f"{type(error).__name__} "
+        raise expected(f"a model that timm can build as {text!r}", f"{kind}{got}".strip(), f"{PREFIX}{name}") from error
+    # Of another kind they may be built with, and mean something else: any word is true.
+    for option, declared in inspect.signature(type(model)).parameters.items():
+        if option in options and declared.annotation is not declared.empty:
+            Option.of(option, declared.default, declared.annotation).check(options[option])
     if overlay is not None:
         # timm keeps what it was told; the weights would be held twice.
         getattr(model, "pretrained_cfg", {}).pop("state_dict", None)

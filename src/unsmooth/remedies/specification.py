@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import nn
@@ -62,20 +62,14 @@ def parse_remedies(text: str) -> tuple[Wish, ...]:
 
 
 def parse_settings(wish: Wish, settings: Sequence[str]) -> Wish:
-    """A wish with ``key=value`` texts added to its options.
+    """A wish with ``key=value`` texts in the place of its options, or added to them.
 
     >>> str(parse_settings(Wish("deescalate"), ["tau=0.5", "place=values"]))
     "deescalate(place='values', tau=0.5)"
     """
     given = read_settings(settings, "an option as key=value", "tau=0.5")
-    new = _checked(wish.name, {key: read_value(value) for key, value in given.items()})
-    return replace(
-        wish,
-        options={**wish.options, **new.options},
-        layers=wish.layers if new.layers is None else new.layers,
-        allow_leak=wish.allow_leak or new.allow_leak,
-        stack=wish.stack if new.stack is None else new.stack,
-    )
+    before = {**wish.options, **{name: getattr(wish, name) for name in _OF_APPLY}}
+    return _checked(wish.name, {**before, **{key: read_value(value) for key, value in given.items()}})
 
 
 def parse_layers(text: str) -> Layers:

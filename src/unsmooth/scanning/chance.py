@@ -55,8 +55,7 @@ def rounding_level(metric: BoundMetric, dtype: torch.dtype, dim: int) -> float |
     >>> [f"{rounding_level(diversity, dtype, 256):.0e}" for dtype in (torch.bfloat16, torch.float16, torch.float32)]
     ['3e-06', '4e-08', '6e-16']
     """
-    declared = metric.metric
-    if declared.reads != "tokens" or declared.rises_when_alike is not False or "scale" not in declared.invariances:
+    if metric.metric.reads != "tokens" or metric.metric.rises_when_alike is not False:
         return None
     tokens, width = _ROUNDED
     generator = torch.Generator().manual_seed(_SEED)
@@ -66,5 +65,7 @@ def rounding_level(metric: BoundMetric, dtype: torch.dtype, dim: int) -> float |
         return None
     # Spread over several of the numbers that the type has, errors are as if drawn.
     spread = 1.0 + 16.0 * torch.finfo(dtype).eps * torch.rand(shape, generator=generator, dtype=torch.float64)
-    error = (equal * spread).to(dtype).double() - equal * spread
-    return float(metric(equal + error)) or None
+    rounded = equal + (equal * spread).to(dtype).double() - equal * spread
+    level = float(metric(rounded))
+    # What follows the scale of the stream has no level of its own; options may take the scale out.
+    return level if level and level == float(metric(4.0 * rounded)) else None

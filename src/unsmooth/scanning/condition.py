@@ -87,7 +87,7 @@ class Condition:
         form, hint = "a condition METRIC@LAYER>NUMBER (LAYER: first, last, any or a number)", '"mean_cosine@last>0.95"'
         spec, rest = read_leading(text, form, hint)
         found = _FORM.match(rest)
-        if found is None:
+        if found is None or math.isinf(float(found["value"])):
             raise expected(form, shown(text), hint)
         if found["steps"] is not None and not lasting:
             raise expected("a condition on one scan, which has no steps", repr(text), "it without the `for … steps`")
@@ -101,11 +101,14 @@ class Condition:
 
         >>> print(Condition.parse(" mean_cosine > .95 "), Condition.parse("mean_cosine@decoder:3:cross<1e-3"))
         mean_cosine@last>0.95 mean_cosine@decoder:3:cross<0.001
+        >>> print(Condition.parse("mean_cosine@last > 0.99999999"))
+        mean_cosine@last>0.99999999
         """
         stack = f"{self.stack}:" if self.stack else ""
         site = f":{self.site}" if self.site != "residual" else ""
         lasting = f" for {self.steps} steps" if self.steps else ""
-        return f"{self.metric}@{stack}{self.layer}{site}{self.comparison}{self.limit:g}{lasting}"
+        limit = short if float(short := f"{self.limit:g}") == self.limit else self.limit
+        return f"{self.metric}@{stack}{self.layer}{site}{self.comparison}{limit}{lasting}"
 
     def check(self, stacks: Sequence[Anatomy], sites: Sequence[str], metrics: Sequence[str]) -> None:
         """Refuse what a scan of these stacks would not measure, before it runs.

@@ -22,7 +22,7 @@ DIRECTION = (
     "or Inf"
 )
 CUT_NOTED = 0.1
-"""The share of all tokens from which on the sentence says that texts were cut."""
+"""The share of all tokens beyond which the sentence says that texts were cut."""
 
 Direction = Literal["more", "less", "same", "open"]
 _WORDS: dict[Direction | None, str] = {

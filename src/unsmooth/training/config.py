@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,6 +64,10 @@ class OptimiserConfig:
     weight_decay: float = 0.05
     decay_vectors: bool = False
     clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lr < math.inf:
+            raise expected("a finite lr of 0 or more", self.lr, "--set lr=1e-3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +186,7 @@ class Config:
                 "epochs or steps, one of the two", got, "--set epochs=10, or --set epochs=none --set steps=1000"
             )
         for name, value in (("epochs", self.epochs), ("steps", self.steps), ("batch", self.batch)):
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise expected(f"{name} above 0", value, f"--set {name}=1")
         if self.micro_batch is not None and not 0 < self.micro_batch <= self.batch:
             raise expected(f"a micro_batch from 1 to the batch of {self.batch}", self.micro_batch, "a smaller one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections import Counter
@@ -141,6 +142,8 @@ def _number(kind: type, word: str) -> Any:
     try:
         value = float(word)
     except ValueError:
+        return None
+    if not math.isfinite(value):
         return None
     if kind is int:
         digits = word.lstrip("+-").replace("_", "").isdigit()  # as written: a float has 53 bits

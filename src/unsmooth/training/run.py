@@ -11,6 +11,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.remedies.specification import apply_wishes, parse_remedies
+from unsmooth.scanning.plan import check_metrics
 from unsmooth.training.anomaly import where_it_began
 from unsmooth.training.capture import Replay
 from unsmooth.training.checkpoint import Checkpoints
@@ -48,6 +49,7 @@ class Run:
         self, config: Config, folder: RunFolder, place: Place, tell: Callable[[Progress], None] = lambda _: None
     ) -> None:
         self.config, self.folder, self.place = config, folder, place
+        check_metrics(config.measuring.metrics or None)  # before the first look at tokens
         share = share_of(config, place.ranks)
         self.task = TASKS[config.task](config, place, share)
         self.table: Timetable = timetable(config, self.task.batches, share, place.ranks)

@@ -14,6 +14,7 @@ from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
+from unsmooth.numbers import Precision
 
 SYMMETRIC = ("gram", "orthogonal")
 BASES = (*SYMMETRIC, "general")
@@ -141,7 +142,7 @@ def _differences(
 
 
 def _alike(cosine: Mapping[int, float]) -> str:
-    return f" and {fmean(cosine.values()):.2f}" if cosine else ""
+    return f" and {Precision(2)(fmean(cosine.values()))}" if cosine else ""
 
 
 def _shapes(measured: Measured) -> list[Finding]:

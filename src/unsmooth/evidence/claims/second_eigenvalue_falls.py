@@ -16,6 +16,7 @@ from unsmooth.evidence.finding import Finding, Judgement, judged, within
 from unsmooth.evidence.interval import over_seeds
 from unsmooth.models.anatomy import find_anatomy
 from unsmooth.networks import ViT, ViTConfig
+from unsmooth.numbers import Precision
 from unsmooth.spectra import attention_spectrum
 from unsmooth.theory import random_attention
 
@@ -85,7 +86,7 @@ class SecondEigenvalueFalls(Claim):
         ):
             values = over_seeds([one[key] for one in measured["initialised"]])
             found.append(Finding(f"{what} in an untrained ViT, 65 tokens, mean over layers and heads", values))
-        exponents = ", ".join(f"{one.interval.value:.3f}" for one in found[: len(ASKED)])
+        exponents = ", ".join(Precision()(one.interval.value) for one in found[: len(ASKED)])
         return judged(found, f"|λ₂| falls with exponents of {exponents} at σ of 0.25, 0.5 and 1.")
 
     def figure(self, measured: Measured) -> Figure:
