@@ -4,8 +4,8 @@ A remedied model is saved with the state it has, so that a Trainer goes on from 
 keys of their own, the weights that remedies replaced. ``config.json`` says which remedies they are, and has a model
 type that transformers alone does not know, so that no auto class takes the folder for a plain model; a class that is
 named outright stops at the name of the weights file, which is a sentence. Nothing is marked in the model, so there is
-nothing that `undo` and `fold` could forget: what counts is which edits there are. A configuration that was read by itself
-from such a folder is written as it was read.
+nothing that `undo` and `fold` could forget: what counts is which edits there are. A configuration that was read by
+itself from such a folder is written as it was read.
 """
 
 from __future__ import annotations
