@@ -14,7 +14,7 @@ from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
 from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice
-from unsmooth.scanning.plan import check_metrics, check_sites, sites_of
+from unsmooth.scanning.plan import check_metrics, site_names, sites_of
 from unsmooth.scanning.published import check_alone, check_fits, find_preset
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
@@ -66,7 +66,7 @@ def check(
     found = _each("rule", rules, _rule, refuse)
     return Settings(
         metrics=_with_rules(known, found),
-        sites=next(iter(_each("sites", [sites], check_sites, refuse)), (DEFAULT_SITE,)),
+        sites=next(iter(_each("sites", [sites], site_names, refuse)), (DEFAULT_SITE,)),
         rules=found,
         sinks=_each("sink", sinks, _sink, refuse),
         tokens=tokens,

@@ -63,13 +63,19 @@ def listed(what: str, given: Iterable[str], such_as: str) -> list[str]:
 
 
 def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
-    """Sites as a tuple without repeats."""
-    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
-    if not names:
-        raise expected("at least one site", "none", 'sites=("residual",)')
+    """Sites that there are, as a tuple without repeats."""
+    names = site_names(sites)
     for name in names:
         if name not in (*SITES, EVERY_SITE):
             raise unknown_name("site", name, (*SITES, EVERY_SITE))
+    return names
+
+
+def site_names(sites: Sequence[str]) -> tuple[str, ...]:
+    """Names as a tuple without repeats."""
+    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
+    if not names:
+        raise expected("at least one site", "none", 'sites=("residual",)')
     return names
 
 
