@@ -8,8 +8,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
 
-from unsmooth.cli.console import say
+from unsmooth.cli.console import Console, say
 from unsmooth.cli.options import Debug
 from unsmooth.doctor.plugins import GROUPS, all_plugins
 from unsmooth.errors import unknown_name
@@ -181,11 +184,6 @@ def remedy_entries() -> list[dict[str, Any]]:
 
 def _paragraph(head: str, lines: list[str], facts: Mapping[str, str]) -> None:
     """A headline, and below it what is there and the facts by name, all but the headline escaped."""
-    from rich.markup import escape
-    from rich.padding import Padding
-
-    from unsmooth.cli.console import Console
-
     console = Console()
     console.print(head)
     body = [*lines, *(f"[dim]{escape(key)}:[/dim] {escape(text)}" for key, text in facts.items())]
@@ -194,15 +192,11 @@ def _paragraph(head: str, lines: list[str], facts: Mapping[str, str]) -> None:
 
 def _signature(name: str, options: Mapping[str, Any]) -> str:
     """A name with its defaults, as markup."""
-    from rich.markup import escape
-
     inside = ", ".join(f"{key}={value!r}" for key, value in options.items())
     return f"[bold]{name}[/bold]" + (f"[dim]({escape(inside)})[/dim]" if inside else "")
 
 
 def _summary(entry: Mapping[str, Any]) -> list[str]:
-    from rich.markup import escape
-
     return [escape(entry["summary"]), f"[cyan]{escape(entry['equation'])}[/cyan]"]
 
 
@@ -224,8 +218,6 @@ def print_remedies(entries: list[dict[str, Any]]) -> None:
 
 def print_metrics(entries: list[dict[str, Any]]) -> None:
     """A paragraph per metric, those of the default scan first: names must stay whole to be copied."""
-    from rich.markup import escape
-
     for entry in sorted(entries, key=lambda entry: not entry["default"]):
         remarks = [READS[entry["reads"]], escape(entry["cost"]), *["in the default scan"] * entry["default"]]
         head = f"{_signature(entry['name'], entry['options'])}  [dim]{' · '.join(remarks)}[/dim]"
@@ -234,10 +226,6 @@ def print_metrics(entries: list[dict[str, Any]]) -> None:
 
 def print_models(entries: list[dict[str, Any]]) -> None:
     """One row per family."""
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
-
     table = Table(box=None)
     for column in entries[0]:
         table.add_column(column, no_wrap=column == "name", overflow="fold")
@@ -342,8 +330,6 @@ def preset_entries() -> list[dict[str, Any]]:
 
 def print_presets(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
-    from rich.markup import escape
-
     for entry in entries:
         metric = entry["metrics"][0] + (f" − {entry['minus']}" if entry["minus"] else "")
         facts = {

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.text import Text
 
+from unsmooth.cli.console import Console
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected, unknown_name
 
@@ -38,7 +44,6 @@ def watch(
     debug: Debug = False,
 ) -> int:
     """Show how alike tokens are over the steps of a training run that is going on."""
-    from unsmooth.cli.console import Console
     from unsmooth.monitor import find_watched
 
     if not refresh > 0:
@@ -59,8 +64,6 @@ def watch(
 
 def _follow(folder: Path, metric: str | None, site: str, refresh: float, page: bool, console: Any) -> None:
     """Draw anew whenever something was written, until every run has ended or somebody has seen enough."""
-    from rich.live import Live
-
     from unsmooth.monitor import find_watched
     from unsmooth.monitor.folder import changed
 
@@ -96,9 +99,6 @@ def _write(runs: list[Watched], folder: Path, refresh: float) -> None:
 
 def _shown(runs: list[Watched], metric: str | None, site: str, width: int, height: int) -> RenderableType:
     """The newest runs, one under another."""
-    from rich.console import Group
-    from rich.text import Text
-
     newest = sorted(runs, key=lambda run: run.readings[-1].step if run.readings else -1, reverse=True)[:_SHOWN]
     rows = max(min(height // max(len(newest), 1) - 8, 16), 4)
     parts = [_panel(run, metric, site, max(width - 4, 20), rows) for run in newest]
@@ -107,11 +107,6 @@ def _shown(runs: list[Watched], metric: str | None, site: str, width: int, heigh
 
 
 def _panel(run: Watched, metric: str | None, site: str, width: int, height: int) -> RenderableType:
-    from rich.console import Group
-    from rich.markup import escape
-    from rich.panel import Panel
-    from rich.text import Text
-
     from unsmooth.numbers import spoken
 
     title = f"[bold]{escape(run.name)}[/bold] {escape(run.state)}"
@@ -134,8 +129,6 @@ def _panel(run: Watched, metric: str | None, site: str, width: int, height: int)
 
 def _curves(run: Watched, curve: tuple[str, str, str], width: int, height: int) -> list[Any]:
     """Some layers over the steps, and what their lines mean."""
-    from rich.text import Text
-
     from unsmooth.numbers import Precision, spoken
 
     points: dict[int, list[tuple[float, float]]] = {}
