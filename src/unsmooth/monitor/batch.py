@@ -104,6 +104,7 @@ def kept(batch: RawBatch) -> RawBatch:
 def shortened(batch: RawBatch, sequences: int | None) -> RawBatch:
     """The first sequences of a batch: so many, or by default a quarter, from 2 to 8; all where it cannot be cut.
 
+    >>> import torch
     >>> shortened(torch.zeros(32, 5, 8), None).shape
     torch.Size([8, 5, 8])
     >>> shortened({"input_ids": torch.zeros(3, 9)}, None)["input_ids"].shape
