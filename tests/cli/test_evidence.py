@@ -214,4 +214,4 @@ def test_mistakes_are_told_in_one_line(words: list[str], told: str, capsys: pyte
 def test_broken_results_are_told_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "paper/claims/made-up.json").write_text('{"format": 1, "id"')
     assert run(["evidence", "--results", str(results)]) == 2
-    assert "Expected whole results in" in capsys.readouterr().err
+    assert "Expected JSON in" in capsys.readouterr().err
