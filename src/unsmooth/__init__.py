@@ -62,21 +62,6 @@ _HOME = {
     "train": "unsmooth.training",
     "undo": "unsmooth.remedies",
 }
-_ROOMS = (
-    "evidence",
-    "functional",
-    "losses",
-    "models",
-    "monitor",
-    "networks",
-    "posthoc",
-    "presets",
-    "remedies",
-    "report",
-    "spectra",
-    "theory",
-    "training",
-)
 
 __all__ = [
     "Explanation",
@@ -108,6 +93,7 @@ __all__ = [
     "training",
     "undo",
 ]
+_ROOMS = tuple(name for name in __all__ if name not in (*_HOME, "UnsmoothError"))
 
 
 def __getattr__(name: str) -> Any:

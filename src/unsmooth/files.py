@@ -224,10 +224,12 @@ def write_whole(path: Path, content: bytes | str) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Create `folder` and try to write there, before any work is done for it."""
-    probe = folder / f".{secrets.token_hex(8)}.tmp"
+    """Refuse a folder that cannot be made or written to, before any work is done for it; leaves nothing behind."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        place = folder.resolve()
+        while not place.exists():
+            place = place.parent
+        probe = place / f".{secrets.token_hex(8)}.tmp"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -312,18 +314,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def check_room(folder: Path) -> None:
-    """Refuse a place where `whole_folder` could make no folder; leaves nothing behind, not even the folder."""
-    place = folder.resolve().parent
-    while not place.exists():
-        place = place.parent
-    probe = place / f".{secrets.token_hex(8)}.tmp"
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise _not_writable("a writable folder", folder, error) from None
+    """The same for a place where `whole_folder` is to make a folder."""
+    check_writable(folder if folder.is_file() else folder.resolve().parent)
 
 
 def finite(value: Any) -> Any:

@@ -96,6 +96,15 @@ def _reader(hint: Any, what: str) -> _Reader:
     return _plain(origin or hint)
 
 
+def _at(step: str, reader: _Reader, value: Any) -> Any:
+    """What lies one step further inside."""
+    try:
+        return reader(value)
+    except _UnfitError as unfit:
+        unfit.way.append(step)
+        raise
+
+
 def _plain(kind: Any) -> _Reader:
     def read(value: Any) -> Any:
         if type(value) is not kind:
@@ -135,14 +144,9 @@ def _tuple(inner: tuple[Any, ...], what: str) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, list | tuple) or not (any_length or len(value) == len(readers)):
             raise _UnfitError("a list" if any_length else f"a list of {len(readers)}", value)
-        found = []
-        for place, one in enumerate(value):
-            try:
-                found.append(readers[0 if any_length else place](one) if readers else one)
-            except _UnfitError as unfit:
-                unfit.way.append(f"[{place}]")
-                raise
-        return tuple(found)
+        if not readers:
+            return tuple(value)
+        return tuple(_at(f"[{i}]", readers[0 if any_length else i], one) for i, one in enumerate(value))
 
     return read
 
@@ -151,14 +155,7 @@ def _mapping(inner: _Reader) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise _UnfitError(_WORDS[dict], value)
-        found = {}
-        for name, one in value.items():
-            try:
-                found[name] = inner(one)
-            except _UnfitError as unfit:
-                unfit.way.append(f".{str(name)[:40]!r}")
-                raise
-        return found
+        return {name: _at(f".{str(name)[:40]!r}", inner, one) for name, one in value.items()}
 
     return read
 
@@ -207,11 +204,7 @@ def _fields(kind: Any, what: str) -> _Reader:
                 if name == "kind" and isinstance(getattr(kind, "kind", None), str):
                     continue
                 raise _UnfitError(what, str(name)[:80], fields)
-            try:
-                given[name] = hints[name](one)
-            except _UnfitError as unfit:
-                unfit.way.append(f".{name}")
-                raise
+            given[name] = _at(f".{name}", hints[name], one)
         if missing := sorted(required - given.keys()):
             raise _UnfitError(f"{what} {missing[0]!r}", None)
         return kind(**given)

@@ -147,6 +147,9 @@ def one_line(text: str) -> str:
         (["scan", "BERT", "SHORT"], "two or more tokens"),
         (["scan", "./no-such-folder", "PAGE"], "no-such-folder"),
         (["scan", "BERT", "PAGE", "--out", "TAKEN"], "a writable folder"),
+        (["scan", "BERT", "missing.txt", "--out", "NEW"], "an existing text file or folder"),
+        (["explain", "BERT", "PDF", "--out", "NEW"], "a readable text file"),
+        (["compare", "BERT", "BERT", "--out", "NEW"], "a folder that Scan.save wrote"),
         (["compare", "BERT"], "at least two scans"),
         (["compare", "BERT", "BERT"], "a folder that Scan.save wrote"),
         (["ls", "metric"], "Did you mean 'metrics'"),
@@ -166,6 +169,7 @@ def test_bad_input_is_told_in_one_line(bert_folder, page, tmp_path, capsys, word
         "SHORT": str(tmp_path / "short.txt"),
         "PDF": str(tmp_path / "paper.pdf"),
         "TAKEN": str(tmp_path / "taken"),
+        "NEW": str(tmp_path / "new" / "folder"),
     }
     assert run([places.get(word, word) for word in words]) == 2
     printed = capsys.readouterr()

@@ -10,7 +10,7 @@ import pytest
 from tests.monitor.training import make, train
 from unsmooth import Monitor
 from unsmooth.cli.app import run
-from unsmooth.cli.text_plot import draw
+from unsmooth.cli.watch import draw
 
 
 @pytest.fixture(scope="module")

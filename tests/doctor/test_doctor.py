@@ -15,8 +15,7 @@ from tests.distributions import install
 from unsmooth.cli.app import run
 from unsmooth.doctor import Check, Examination, examine
 from unsmooth.doctor.belongings import belongings
-from unsmooth.doctor.machine import bfloat16_check
-from unsmooth.doctor.packages import package_checks, torchvision_check
+from unsmooth.doctor.examine import bfloat16_check, package_checks, torchvision_check
 from unsmooth.doctor.probing import Outcome, probe
 from unsmooth.doctor.requirements import Requirement, asked_for
 from unsmooth.models import demo

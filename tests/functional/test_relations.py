@@ -12,8 +12,7 @@ import torch
 from tests.functional.cases import attention_maps, gaussian
 from unsmooth import functional as uf
 from unsmooth.errors import UnsmoothError
-from unsmooth.functional._thinned import thinned
-from unsmooth.functional.linear_cka import alignment, centred_products
+from unsmooth.functional.linear_cka import alignment, centred_products, thinned
 
 
 def test_one_number_in_four_guises() -> None:

@@ -79,6 +79,18 @@ def test_adapters_inside_a_model_of_transformers(tmp_path: Path) -> None:
             other.load_adapter(str(tmp_path))
 
 
+def test_weights_of_adapters_that_are_there_already(tmp_path: Path) -> None:
+    """As a Trainer loads them that resumes."""
+    peft.get_peft_model(unsmooth.apply(base(), "deescalate", tau=0.5), lora()).save_pretrained(tmp_path)
+    peft.get_peft_model(unsmooth.apply(base(), "deescalate", tau=0.5), lora()).load_adapter(str(tmp_path), "default")
+    for other, got in (
+        (base(), r"others \(none\)"),
+        (unsmooth.apply(base(), "deescalate"), "the same with other options"),
+    ):
+        with pytest.raises(UnsmoothError, match=f"a base with the remedies of these adapters .* but got {got}"):
+            peft.get_peft_model(other, lora()).load_adapter(str(tmp_path), "default")
+
+
 def test_adapters_and_then_a_remedy() -> None:
     model = peft.get_peft_model(base(), lora())
     for each in (model, model.get_base_model()):

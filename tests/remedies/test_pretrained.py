@@ -152,6 +152,29 @@ def test_without_remedies_a_folder_is_plain(how: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("how", ["undo", "fold"])
+def test_a_plain_model_over_what_was_saved_before(how: str, tmp_path: Path) -> None:
+    model = trained(unsmooth.apply(small(), "sharpen"))
+    remedies.save(model, tmp_path / "model")
+    getattr(unsmooth, how)(model).save_pretrained(tmp_path / "model")
+    loaded = unsmooth.load(tmp_path / "model")
+    assert names(loaded) == []
+    assert torch.equal(body(loaded), body(model))
+
+
+def test_a_configuration_that_is_read_and_written_again(tmp_path: Path) -> None:
+    model = trained(unsmooth.apply(small(), "deescalate", tau=0.5))
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    config.classifier_dropout = 0.3
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "unsmooth_bert"
+    loaded = BertForMaskedLM.from_pretrained(tmp_path)
+    assert loaded.config.classifier_dropout == 0.3
+    assert names(loaded) == ["deescalate"]
+    assert torch.equal(body(loaded), body(model))
+
+
 def test_a_configuration_alone_makes_a_plain_model(tmp_path: Path) -> None:
     unsmooth.apply(small(), "deescalate").save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
@@ -290,6 +313,39 @@ def test_options_that_json_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"remedies in the config\.json of"):
         BertForMaskedLM.from_pretrained(tmp_path)
     load_checkpoint_in_model(unsmooth.apply(small(), "deescalate"), str(tmp_path), strict=True)
+
+
+@pytest.mark.parametrize("layers", [None, [1]])
+def test_weights_of_remedies_that_the_model_lacks(layers: list[int] | None) -> None:
+    """Asked for by `strict=False`, but by a Trainer, of whoever forgot to apply them again."""
+    state = unsmooth.apply(small(), "deescalate").state_dict()
+    model = small() if layers is None else unsmooth.apply(small(), "deescalate", layers=layers)
+    before = copy.deepcopy(model.state_dict())
+    for load in (model.load_state_dict, model.bert.load_state_dict):
+        with pytest.raises(UnsmoothError, match=r"remedies of these weights but got none for .*\.0\.unsmooth\.applied"):
+            load(state, strict=False)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    whole = unsmooth.apply(small(), "deescalate")
+    assert whole.load_state_dict(state, strict=False).unexpected_keys == []
+    assert model.load_state_dict(small().state_dict(), strict=False).unexpected_keys == []
+
+
+def test_a_trainer_that_resumes_with_a_plain_model(tmp_path: Path) -> None:
+    host, model = remedied("deescalate")
+    trainer(model, host, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
+    with pytest.raises(UnsmoothError, match="a model with the remedies of these weights but got none"):
+        trainer(host.model(), host, tmp_path / "again", max_steps=2, save_strategy="no").train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-1")
+        )
+
+
+def test_a_class_that_lacks_what_was_remedied(tmp_path: Path) -> None:
+    host = next(host for host in HOSTS if host.name == "t5")
+    unsmooth.apply(host.model(), "deescalate", stack="decoder").save_pretrained(tmp_path)
+    with pytest.raises(
+        UnsmoothError, match=r"a model that deescalate was saved with but got T5EncoderModel .* the class that was"
+    ):
+        transformers.T5EncoderModel.from_pretrained(tmp_path)
 
 
 # A process of its own: with unsmooth imported, and where it is not installed.

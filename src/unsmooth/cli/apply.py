@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
+from unsmooth.cli.console import Console
 from unsmooth.cli.groups import grouped
 from unsmooth.cli.options import AS_STORED, Blocks, Debug, Loading
 from unsmooth.errors import expected
@@ -134,9 +136,6 @@ def _as_json(done: Done, out: Path) -> dict[str, Any]:
 
 
 def _print(done: Done, out: Path, model: nn.Module) -> None:
-    from rich.markup import escape
-
-    from unsmooth.cli.console import Console
     from unsmooth.models import origin_of
 
     console = Console()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from unsmooth.cli.console import say
+from unsmooth.cli.console import Console, say
 from unsmooth.cli.options import Debug
 from unsmooth.files import read_json
 
@@ -62,9 +64,6 @@ def ls(out: Folder = Path("data"), as_json: Json = False, debug: Debug = False) 
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return 0
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
 
     table = Table(box=None)
     for column in ("name", "state", "size", "examples", "source", "date"):
@@ -97,9 +96,6 @@ def _bar(label: str, *, enabled: bool) -> Iterator[Callable[[int, int | None], N
     if not enabled:
         yield None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from unsmooth.cli.console import Console
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

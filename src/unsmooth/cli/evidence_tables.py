@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from unsmooth.cli.console import Console
+
 if TYPE_CHECKING:
-    from unsmooth.cli.console import Console
     from unsmooth.evidence import Bench, Entry, Trained
 
 _COLOURS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not run": "dim", "reported": "dim"}
@@ -15,10 +19,6 @@ _COLOURS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not 
 
 def print_ledger(entries: Sequence[Entry]) -> None:
     """A row for each claim, and how many stand at what."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
     from unsmooth.report.evidence.words import counted, effect, paper, standing
 
     console = Console()
@@ -39,8 +39,6 @@ def print_ledger(entries: Sequence[Entry]) -> None:
 
 def print_claim(entry: Entry) -> None:
     """Everything about one claim."""
-    from rich.markup import escape
-
     from unsmooth.report.evidence.words import provenance
 
     console = _console()
@@ -87,10 +85,6 @@ def study_lines(results: Path) -> list[dict[str, Any]]:
 
 def print_studies(lines: Sequence[dict[str, Any]]) -> None:
     """A row for each."""
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
-
     table = Table(box=None, caption="Runs that are there, by scale.", caption_justify="left")
     table.add_column("study", no_wrap=True)
     table.add_column("what")
@@ -102,16 +96,12 @@ def print_studies(lines: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_head(console: Console, entry: Entry) -> None:
-    from rich.markup import escape
-
     from unsmooth.report.evidence.words import standing
 
     console.print(f"[bold]{entry.claim.number} {escape(entry.claim.id)}[/bold] {_coloured(standing(entry))}")
 
 
 def _print_findings(console: Console, entry: Entry) -> None:
-    from rich.markup import escape
-
     from unsmooth.report.evidence.words import cautions, in_words
 
     assert entry.judgement is not None
@@ -144,6 +134,4 @@ def _coloured(word: str) -> str:
 
 
 def _console() -> Console:
-    from unsmooth.cli.console import Console
-
     return Console(highlight=False, soft_wrap=True)

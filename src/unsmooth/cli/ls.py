@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
 
-from unsmooth.cli.console import say
-from unsmooth.cli.ls_losses import loss_entries, print_losses
-from unsmooth.cli.ls_plugins import plugin_entries, print_plugins
-from unsmooth.cli.ls_posthoc import estimator_entries, print_estimators
-from unsmooth.cli.ls_presets import preset_entries, print_presets
+from unsmooth.cli.console import Console, say
 from unsmooth.cli.options import Debug
+from unsmooth.doctor.plugins import GROUPS, all_plugins
 from unsmooth.errors import unknown_name
 
 READS = {
@@ -22,6 +24,12 @@ READS = {
     "attention": "attention maps",
     "words": "a word in many sequences",
     "sequences": "tokens of different sequences",
+}
+
+_LOSS_READS = {
+    "tokens": "tokens of a layer, or rows of a matrix",
+    "layers": "tokens of a layer and of the first",
+    "views": "the same sequences in two passes",
 }
 
 _IN_A_DECODER = {
@@ -174,17 +182,27 @@ def remedy_entries() -> list[dict[str, Any]]:
     return [asdict(describe(name)) for name in names()]
 
 
+def _paragraph(head: str, lines: list[str], facts: Mapping[str, str]) -> None:
+    """A headline, and below it what is there and the facts by name, all but the headline escaped."""
+    console = Console()
+    console.print(head)
+    body = [*lines, *(f"[dim]{escape(key)}:[/dim] {escape(text)}" for key, text in facts.items())]
+    console.print(Padding("\n".join(body), (0, 0, 0, 4)))
+
+
+def _signature(name: str, options: Mapping[str, Any]) -> str:
+    """A name with its defaults, as markup."""
+    inside = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"[bold]{name}[/bold]" + (f"[dim]({escape(inside)})[/dim]" if inside else "")
+
+
+def _summary(entry: Mapping[str, Any]) -> list[str]:
+    return [escape(entry["summary"]), f"[cyan]{escape(entry['equation'])}[/cyan]"]
+
+
 def print_remedies(entries: list[dict[str, Any]]) -> None:
     """A paragraph per remedy."""
-    from rich.markup import escape
-    from rich.padding import Padding
-
-    from unsmooth.cli.console import Console
-
-    console = Console()
     for entry in entries:
-        options = ", ".join(f"{option['name']}={option['default']!r}" for option in entry["options"])
-        console.print(f"[bold]{entry['name']}[/bold]" + (f"[dim]({escape(options)})[/dim]" if options else ""))
         neutral = ", ".join(f"{key}={value!r}" for key, value in (entry["neutral"] or {}).items())
         facts = {
             "paper": entry["paper"],
@@ -194,38 +212,20 @@ def print_remedies(entries: list[dict[str, Any]]) -> None:
             "cost": entry["cost"],
             **{option["name"]: option["meaning"] for option in entry["options"]},
         }
-        body = [escape(entry["summary"]), f"[cyan]{escape(entry['equation'])}[/cyan]"]
-        body += [f"[dim]{escape(key)}:[/dim] {escape(value)}" for key, value in facts.items()]
-        console.print(Padding("\n".join(body), (0, 0, 0, 4)))
+        options = {option["name"]: option["default"] for option in entry["options"]}
+        _paragraph(_signature(entry["name"], options), _summary(entry), facts)
 
 
 def print_metrics(entries: list[dict[str, Any]]) -> None:
     """A paragraph per metric, those of the default scan first: names must stay whole to be copied."""
-    from rich.markup import escape
-    from rich.padding import Padding
-
-    from unsmooth.cli.console import Console
-
-    console = Console()
     for entry in sorted(entries, key=lambda entry: not entry["default"]):
-        options = ", ".join(f"{key}={value!r}" for key, value in entry["options"].items())
-        signature = f"[bold]{entry['name']}[/bold]" + (f"[dim]({escape(options)})[/dim]" if options else "")
-        remarks = [
-            READS[entry["reads"]],
-            escape(entry["cost"]),
-            *(["in the default scan"] if entry["default"] else []),
-        ]
-        console.print(f"{signature}  [dim]{' · '.join(remarks)}[/dim]")
-        body = f"{escape(entry['definition'])}\n[dim]chance: {escape(entry['chance'])}[/dim]"
-        console.print(Padding(body, (0, 0, 0, 4)))
+        remarks = [READS[entry["reads"]], escape(entry["cost"]), *["in the default scan"] * entry["default"]]
+        head = f"{_signature(entry['name'], entry['options'])}  [dim]{' · '.join(remarks)}[/dim]"
+        _paragraph(head, [escape(entry["definition"]), f"[dim]chance: {escape(entry['chance'])}[/dim]"], {})
 
 
 def print_models(entries: list[dict[str, Any]]) -> None:
     """One row per family."""
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
-
     table = Table(box=None)
     for column in entries[0]:
         table.add_column(column, no_wrap=column == "name", overflow="fold")
@@ -256,3 +256,87 @@ def print_studies(entries: list[dict[str, Any]]) -> None:
         say(f"{entry['name']}: {entry['what']}")
         for_ = f"for {', '.join(entry['claims'])}" if entry["claims"] else "for no claim"
         typer.echo(f"    {for_}; unsmooth evidence train {entry['name']}")
+
+
+def loss_entries() -> list[dict[str, Any]]:
+    """Every loss, ours and other packages', with what it declares."""
+    from unsmooth.losses import LOSSES
+
+    return [declared.describe() for declared in LOSSES.values()]
+
+
+def print_losses(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        facts = {
+            "paper": entry["paper"],
+            "formula": entry["basis"],
+            "reads": _LOSS_READS[entry["reads"]],
+            "cost": entry["cost"],
+            "too little": entry["degenerate"],
+            "not known": entry["unknown"] or "nothing that we know of",
+        }
+        _paragraph(_signature(entry["name"], entry["options"]), _summary(entry), facts)
+
+
+def plugin_entries() -> list[dict[str, Any]]:
+    """Every entry point of other packages, loaded."""
+    return [asdict(plugin) for plugin in all_plugins()]
+
+
+def print_plugins(entries: list[dict[str, Any]]) -> None:
+    """A line each; those that failed say why."""
+    if not entries:
+        typer.echo(f"No plugins: no installed package has an entry point in {', '.join(GROUPS)}.")
+    for entry in entries:
+        of = f"{entry['value']} of {entry['package']}"
+        name = entry["item"] or entry["name"]
+        state = f"failed to load: {entry['problem']}" if entry["problem"] else "works"
+        say(f"{entry['group']}: {name} ({of}) {state}")
+
+
+def estimator_entries() -> list[dict[str, Any]]:
+    """Every estimator, ours and other packages', with what it declares."""
+    from unsmooth.posthoc import ESTIMATORS
+
+    return [
+        {
+            "name": name,
+            "class": kind.__name__,
+            "summary": kind.summary,
+            "equation": kind.equation,
+            "paper": kind.paper,
+            "settings": kind().get_params(),
+        }
+        for name, kind in ESTIMATORS.items()
+    ]
+
+
+def print_estimators(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        settings = ", ".join(f"{key}={value!r}" for key, value in entry["settings"].items())
+        say(f"{entry['name']}: {entry['summary']}")
+        typer.echo(f"    {entry['equation']}; {entry['paper']}")
+        typer.echo(f"    unsmooth.posthoc.{entry['class']}({settings})")
+
+
+def preset_entries() -> list[dict[str, Any]]:
+    """Every preset with all it fixes."""
+    from unsmooth.presets import PRESETS
+
+    return [preset.describe() for preset in PRESETS.values()]
+
+
+def print_presets(entries: list[dict[str, Any]]) -> None:
+    """A paragraph each."""
+    for entry in entries:
+        metric = entry["metrics"][0] + (f" − {entry['minus']}" if entry["minus"] else "")
+        facts = {
+            "source": entry["source"],
+            "metric": f"{metric}, {entry['tokens']} tokens, at {' and '.join(entry['sites'])}",
+            "average": entry["aggregation"],
+            "not known": "; ".join(entry["unknown"]) or "nothing that we know of",
+        }
+        head = f"[bold]{entry['name']}[/bold]  [dim]{escape(entry['quantity'])} · {escape(entry['basis'])}[/dim]"
+        _paragraph(head, [escape(entry["summary"])], facts)

@@ -6,7 +6,10 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from unsmooth.cli.console import Console
 from unsmooth.cli.groups import grouped
 from unsmooth.cli.options import ALL_OF_IT, AS_STORED, Debug, Loading, Out, Quiet, Showing, Words, bundled_page
 from unsmooth.cli.words import read_words
@@ -81,10 +84,6 @@ def _as_json(found: Definitions) -> dict[str, object]:
 
 
 def _print(found: Definitions, out: Path | None) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
     from unsmooth.report.plates import definitions_plate
 
     console, plate = Console(), definitions_plate(found)

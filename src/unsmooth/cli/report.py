@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from unsmooth.cli.console import say
+from unsmooth.cli.console import Console, say
 from unsmooth.cli.options import Debug
 from unsmooth.errors import expected
 from unsmooth.files import check_writable
@@ -62,10 +64,6 @@ def _page(out: Path | None, folders: list[Path]) -> Path:
 
 
 def _print(runs: list[TrainedRun], page: Path) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from unsmooth.cli.console import Console
     from unsmooth.report.training.table import brief_table
     from unsmooth.report.training.variants import variants_of
     from unsmooth.report.training.words import banners_of, sentence_of

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from unsmooth.cli.console import Console
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from unsmooth.cli.console import Console
     from unsmooth.training import Progress
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -24,7 +28,6 @@ def shown_progress(*, quiet: bool, bars: bool = True) -> Iterator[Callable[[Prog
     if quiet or not is_first_process():
         yield lambda _: None
         return
-    from unsmooth.cli.console import Console
 
     console = Console(stderr=True)
     with _bars(console) if bars and console.is_terminal else _lines(console) as tell:
@@ -33,9 +36,6 @@ def shown_progress(*, quiet: bool, bars: bool = True) -> Iterator[Callable[[Prog
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

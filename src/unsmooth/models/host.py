@@ -139,6 +139,11 @@ def _accept(found: Any) -> tuple[str, Host]:
 HOSTS = Registry[Host]("host", group="unsmooth.hosts", accept=_accept)
 
 
+def register(host: Host) -> Host:
+    """Put one of our own hosts into the table."""
+    return HOSTS.add(host.name, host)
+
+
 def host_of(module: nn.Module) -> Host | None:
     """The host whose block `module` is, if any.
 

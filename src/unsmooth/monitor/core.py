@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models import find_stacks
+from unsmooth.functional import BoundMetric
+from unsmooth.models import SITES, Anatomy, find_stacks
 from unsmooth.models.hooks import is_compiled
-from unsmooth.monitor.describing import describe
 from unsmooth.monitor.live import LivePass
 from unsmooth.monitor.looking import FixedBatch, Look, Offer
 from unsmooth.monitor.outlets import Outlets
@@ -20,13 +22,17 @@ from unsmooth.monitor.probe import Probe, plain
 from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, check, check_every, check_sequences, fit, without
+from unsmooth.monitor.settings import GivenRule, Settings, check, check_every, check_sequences, fit, without
 from unsmooth.monitor.sinks import Card, Sink
-from unsmooth.monitor.summing import added_up, reading_of
 from unsmooth.monitor.telling import Teller, one_line
 from unsmooth.presets import Preset
+from unsmooth.scanning.assemble import rows_of
 from unsmooth.scanning.collect import Collector
+from unsmooth.scanning.manifest import describe_definitions, describe_versions
 from unsmooth.scanning.plan import check_tokens
+from unsmooth.scanning.ranks import world
+from unsmooth.scanning.result import Row
+from unsmooth.scanning.statistics import Place
 
 if TYPE_CHECKING:
     from unsmooth.monitor.lightning import MonitorCallback
@@ -317,3 +323,73 @@ class Monitor:
         from unsmooth.monitor.lightning import lightning_callback
 
         return lightning_callback(self)
+
+
+def describe(probe: Probe, settings: Settings, every: int, given: Any) -> dict[str, Any]:
+    """Plain data."""
+    sites = {site: SITES[site] for site in probe.sites}
+    return {
+        "every": every,
+        "looks_at": "training passes" if given is None else "the first batch" if isinstance(given, str) else "a batch",
+        "model": {
+            "class": type(probe.model).__name__,
+            "stacks": [
+                {"name": stack.stack, "host": stack.host.name, "blocks": len(stack.blocks)} for stack in probe.stacks
+            ],
+            "parameters": sum(one.numel() for one in probe.model.parameters()),
+        },
+        "rules": [rule.text for rule in settings.rules],
+        "preset": None if settings.preset is None else settings.preset.describe(),
+        "definitions": describe_definitions(settings.metrics, sites, probe.tokens),
+        "versions": describe_versions(),
+        "processes": world()[1],
+    }
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one process has seen of one stack; no places where the stack had no part in its pass."""
+
+    places: tuple[Place, ...]
+    dims: tuple[int, ...]
+    sums: Mapping[str, Tensor]
+
+
+def added_up(problem: Problem | None, collectors: Sequence[Collector]) -> Problem | None:
+    """Let every collector hold the sums of all processes; returns the first problem that any of them has.
+
+    Either all take part in a reading, or none does. All is said in one message: of each of a dozen sums by itself, a
+    dozen GPUs would wait for each other a dozen times.
+    """
+    if world()[1] == 1:
+        return problem
+    own = [_Part(one.places, one.dims, {} if one.state is None else one.state.by_name()) for one in collectors]
+    gathered: list[tuple[Problem | None, list[_Part]]] = [(None, [])] * world()[1]
+    dist.all_gather_object(gathered, (problem, own))
+    if found := next((problem for problem, _ in gathered if problem), None):
+        return found
+    for number, collector in enumerate(collectors):
+        parts = [parts[number] for _, parts in gathered if parts[number].places]
+        if parts and collector.state is None:
+            collector.start(parts[0].places, parts[0].dims)
+        if collector.state is not None:
+            collector.state.become_total([part.sums for part in parts])
+    return None
+
+
+def reading_of(
+    stacks: Sequence[Anatomy],
+    collectors: Sequence[Collector],
+    metrics: Sequence[BoundMetric],
+    step: int,
+    start: float,
+) -> Reading:
+    """The numbers that collectors hold; `start` is when the look began, by `time.perf_counter`."""
+    rows: list[Row] = []
+    healthy = True
+    for stack, collector in zip(stacks, collectors, strict=True):
+        if (state := collector.state) is not None:
+            found = rows_of(collector, state, metrics)
+            rows += [replace(row, stack=stack.stack) for row in found] if stack.stack else found
+            healthy = healthy and not bool(state.nonfinite.any())
+    return Reading(step, tuple(rows), time.perf_counter() - start, healthy)

@@ -14,7 +14,7 @@ from unsmooth.monitor.rules import Action, Rule
 from unsmooth.monitor.sinks import SINKS, Sink
 from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice
-from unsmooth.scanning.plan import check_metrics, check_sites, site_names, sites_of
+from unsmooth.scanning.plan import check_metrics, site_names, sites_of
 from unsmooth.scanning.published import check_alone, check_fits, find_preset
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
@@ -62,12 +62,11 @@ def check(
     names: Sequence[str] = DEFAULT_METRICS if metrics is None else _listed("metrics", metrics, refuse)
     for chosen in presets:
         names, sites, tokens = chosen.metrics, chosen.sites, chosen.tokens
-    places = [site for one in _each("sites", [sites], site_names, refuse) for site in one]
     known = _each("metric", names, _metric, refuse) or [parse_metric(DEFAULT_METRICS[0])]
     found = _each("rule", rules, _rule, refuse)
     return Settings(
         metrics=_with_rules(known, found),
-        sites=tuple(site for (site,) in _each("site", places, check_sites, refuse)) or (DEFAULT_SITE,),
+        sites=next(iter(_each("sites", [sites], site_names, refuse)), (DEFAULT_SITE,)),
         rules=found,
         sinks=_each("sink", sinks, _sink, refuse),
         tokens=tokens,

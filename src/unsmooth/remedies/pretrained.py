@@ -3,14 +3,14 @@
 A remedied model is saved with the state it has, so that a Trainer goes on from a checkpoint of it. Beside it are, under
 keys of their own, the weights that remedies replaced. ``config.json`` says which remedies they are, and has a model
 type that transformers alone does not know, so that no auto class takes the folder for a plain model; a class that is
-named outright stops at the name of the weights file, which is a sentence. Nothing is marked in the model or its
-configuration, so there is nothing that `undo` and `fold` could forget: what counts is which edits there are.
+named outright stops at the name of the weights file, which is a sentence. Nothing is marked in the model, so there is
+nothing that `undo` and `fold` could forget: what counts is which edits there are. A configuration that was read by
+itself from such a folder is written as it was read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import json
@@ -31,6 +31,7 @@ from unsmooth.models.remedied import HOME, SAVED_TYPE, is_remedied
 from unsmooth.remedies.checking import is_sharded
 from unsmooth.remedies.saving import (
     CONFIG,
+    RECORD,
     is_of_remedy,
     put_on,
     read_saved,
@@ -49,12 +50,14 @@ _STOP = "none for a class alone, as this model has remedies: import unsmooth fir
 
 
 def install(modeling: Any) -> None:
-    """Put our part around four methods of transformers, once; `modeling` is its `modeling_utils`."""
+    """Put our part around five methods of transformers, once; `modeling` is its `modeling_utils`."""
     model, config = modeling.PreTrainedModel, modeling.PreTrainedConfig
     if hasattr(model.save_pretrained, HOME):
         return
     model.save_pretrained = _saving(model.save_pretrained)
     model.from_pretrained = classmethod(_loading(model.from_pretrained.__func__))
+    model.load_state_dict = _filling(model.load_state_dict)
+    config.to_json_string = _writing(config.to_json_string)
     config.get_config_dict = classmethod(_reading(config.get_config_dict.__func__))
 
 
@@ -67,6 +70,7 @@ def install_adapters(peft_model: Any) -> None:
     if hasattr(peft_model.PeftModel.save_pretrained, HOME):
         return
     peft_model.PeftModel.save_pretrained = _saving_adapters(peft_model.PeftModel.save_pretrained)
+    peft_model.PeftModel.load_adapter = _loading_adapters(peft_model.PeftModel.load_adapter)
     mixin.from_json_file = classmethod(_reading_adapters(mixin.from_json_file.__func__))
     tuner.inject_adapter = _adding_adapters(tuner.inject_adapter)
 
@@ -77,21 +81,25 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save_pretrained(self: Any, *args: Any, **options: Any) -> Any:
         vars(self.config).pop(HOME, None)  # of the folder it was read from
-        if not is_remedied(self) or getattr(self, "_hf_peft_config_loaded", False):
-            saved = original(self, *args, **options)
-            _mark_adapters(self, signature.bind(self, *args, **options).arguments["save_directory"])
-            return saved
         given = signature.bind(self, *args, **options)
+        folder = Path(given.arguments["save_directory"])
+        if getattr(self, "_hf_peft_config_loaded", False):
+            saved = original(self, *args, **options)
+            _mark_adapters(self, folder)
+            return saved
+        if (folder / RECORD).is_file():  # of what was in the folder before
+            (folder / RECORD).unlink(missing_ok=True)
+        if not is_remedied(self):
+            return original(self, *args, **options)
         state = given.arguments.get("state_dict")
         kept, knows_plain = _replaced(self, state)
         state = (self.state_dict() if state is None else dict(state)) | kept
         given.arguments |= {"state_dict": state, "save_original_format": False}  # a Trainer reads it by these names
-        # In its `__dict__`, as what the configuration is asked for is what is written.
-        vars(self.config)["to_json_string"] = functools.partial(_marked, self.config, _record(self, knows_plain))
+        vars(self.config)[HOME] = _record(self, knows_plain)
         try:
             return original(*given.args, **given.kwargs)
         finally:
-            del vars(self.config)["to_json_string"]
+            del vars(self.config)[HOME]
 
     setattr(save_pretrained, HOME, True)
     return save_pretrained
@@ -116,13 +124,30 @@ def _record(model: Any, knows_plain: bool) -> dict[str, Any]:
         return {}
 
 
-def _marked(config: Any, record: Mapping[str, Any], use_diff: bool = True) -> str:
-    """What goes into ``config.json`` of a remedied model."""
-    plain = copy.copy(config)
-    del vars(plain)["to_json_string"]
-    content = json.loads(plain.to_json_string(use_diff=use_diff))
-    content |= {"model_type": f"{SAVED_TYPE}{content.get('model_type', '')}", _FILE: _STOP, HOME: record}
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+def _writing(original: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(original)
+    def to_json_string(self: Any, *args: Any, **options: Any) -> str:
+        text = original(self, *args, **options)
+        if HOME not in vars(self):
+            return text
+        content = json.loads(text)
+        content |= {"model_type": f"{SAVED_TYPE}{content.get('model_type', '')}", _FILE: _STOP}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+    return to_json_string
+
+
+def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        if not strict:  # as a Trainer that resumes; torch refuses by itself where it is
+            brought = {key for key in state_dict if is_of_remedy(key) and replaced_key(key) is None}
+            if brought and (absent := sorted(brought - self.state_dict().keys())):
+                hint = "unsmooth.apply with the same options first"
+                raise expected("a model with the remedies of these weights", f"none for {absent[0]}", hint)
+        return original(self, state_dict, strict, assign)
+
+    return load_state_dict
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +189,8 @@ def _put_on(model: Any, told: dict[str, Any], content: Any, name: Any, options: 
     """Make the plain model that was loaded the remedied one that was saved."""
     if content is None:
         got = "weights of a remedied one beside a configuration that does not say so"
-        raise expected(f"a plain model in {str(name)!r}", got, "the folder that save_pretrained or unsmooth wrote")
+        hint = "the folder that save_pretrained or unsmooth wrote, and the class that was saved"
+        raise expected(f"a plain model in {str(name)!r}", got, hint)
     record = record_in(content, name)
     if any(tensor.is_meta for tensor in model.parameters()):
         raise expected("a remedied model loaded whole", "one that is offloaded", "a device_map that offloads nothing")
@@ -249,15 +275,32 @@ def _reading_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
 def _adding_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def inject_adapter(self: Any, model: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
-        record = (getattr(self.peft_config[adapter_name], "auto_mapping", None) or {}).get(HOME)
-        if record is not None:
-            both = record_in(record, adapter_name).applied, applied(model) if is_remedied(model) else ()
-            # As they are written, where a tuple is a list.
-            wanted, found = (json.dumps(write_record(each)["applied"], sort_keys=True) for each in both)
-            if wanted != found:
-                what, got = (", ".join(one.name for one in each) or "none" for each in both)
-                hint = "unsmooth.apply first with the same options, or the base that save_pretrained wrote"
-                raise expected(f"a base with the remedies of these adapters ({what})", f"others ({got})", hint)
+        _check_base(model, self.peft_config[adapter_name])
         return original(self, model, adapter_name, *args, **options)
 
     return inject_adapter
+
+
+def _loading_adapters(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_adapter(self: Any, model_id: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
+        if adapter_name in self.peft_config and Path(model_id, _ADAPTERS).is_file():  # as a Trainer that resumes
+            _check_base(self, type(self.peft_config[adapter_name]).from_pretrained(model_id))
+        return original(self, model_id, adapter_name, *args, **options)
+
+    return load_adapter
+
+
+def _check_base(model: Any, adapters: Any) -> None:
+    """Refuse a base for adapters that were trained on one with other remedies."""
+    record = (getattr(adapters, "auto_mapping", None) or {}).get(HOME)
+    if record is None:
+        return
+    both = record_in(record, _ADAPTERS).applied, applied(model) if is_remedied(model) else ()
+    # As they are written, where a tuple is a list.
+    wanted, found = (json.dumps(write_record(each)["applied"], sort_keys=True) for each in both)
+    if wanted != found:
+        what, got = (", ".join(one.name for one in each) or "none" for each in both)
+        got = f"others ({got})" if what != got else "the same with other options, or in other layers"
+        hint = "unsmooth.apply first with the same options, or AutoPeftModel where the base was saved too"
+        raise expected(f"a base with the remedies of these adapters ({what})", got, hint)

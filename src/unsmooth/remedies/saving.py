@@ -171,7 +171,11 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
             checked_options(find_remedy(one.name), one.options)  # or one would be taken for an argument of `apply`
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
             layers, stack = list(one.layers), None if one.blocks else one.stack or None
-            apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **one.options)
+            try:
+                apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **one.options)
+            except UnsmoothError as error:
+                got = f"{type(model).__name__} ({str(error).partition(' Try ')[0].rstrip('.')})"
+                raise expected(f"a model that {one.name} was saved with", got, "the class that was saved") from None
     state = model.state_dict()
     missing += [key for key in state if is_of_remedy(key) and key not in now]
     unexpected = [key for key in told.unexpected_keys if key in before]

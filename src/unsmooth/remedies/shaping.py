@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh, weighed
 
@@ -52,6 +53,35 @@ def shape_heads(
     mean = None if mean is None else mean.unsqueeze(3)
     out = weighed(values_BNKE.unsqueeze(3), torch.unflatten(heads_BNHE, 2, (shared, -1)), *weights, mean)
     return out.flatten(2, 3).to(heads_BNHE.dtype)
+
+
+class BesideIdentity(Edit):
+    """The heads by learned weights of attention and of an identity, with or without the way past attention."""
+
+    def start(self, site: Site, weights: Mapping[str, float], learn: str, skip: str) -> None:
+        """Hold weights by name: one per head, one per layer, or numbers that stay."""
+        self.drops_skip = skip == "drop"
+        for name, number in weights.items():
+            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
+            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
+            start = torch.full(shape, number, **site.like_weights())
+            if learn == "no":
+                self.register_buffer(name, start, persistent=False)
+            else:
+                self.register_parameter(name, nn.Parameter(start))
+
+    @classmethod
+    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
+        """Where the way past attention is to be dropped and cannot be."""
+        return no_way_past(site, options)
+
+    def places(self) -> tuple[str, ...]:
+        """The sum with the stream only where the stream is taken off."""
+        return ("on_heads", "on_attention_sum") if self.drops_skip else ("on_heads",)
+
+    def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
+        """Take off the stream that went past attention."""
+        return -call.stream
 
 
 def no_way_past(site: Site, options: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -24,9 +25,9 @@ from unsmooth.remedies.checking import (
     checked_options,
     edits_at,
 )
+from unsmooth.remedies.extending import extend, shrink
 from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.listing import find_remedy
-from unsmooth.remedies.marking import mark, new_mark, unmark
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.stack import Stack, all_edits, find_changeable, find_remedied
@@ -274,3 +275,40 @@ def _sites(stacks: list[Stack]) -> list[Site]:
 def _last_order(model: nn.Module) -> int:
     """Of what was applied last, in whatever part of the model."""
     return max((edit.order for edit in all_edits(model)), default=-1)
+
+
+_MARK = "_unsmooth_mark"
+
+
+def new_mark() -> str:
+    """A mark that no other block has, in this process or another."""
+    return uuid.uuid4().hex
+
+
+def mark(block: nn.Module, text: str) -> None:
+    """Give `block` the class that extends its own by a mark; blocks with the same marks share what is compiled.
+
+    A second mark adds to the first.
+
+    >>> one, two, three = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> mark(one, "a"), mark(two, "a"), mark(three, "b")
+    (None, None, None)
+    >>> type(one) is type(two), type(one) is type(three), type(one).__name__, isinstance(one, nn.Linear)
+    (True, False, 'Linear', True)
+    >>> unmark(one)
+    >>> type(one) is nn.Linear
+    True
+    """
+    earlier = getattr(type(block), _MARK, "")
+    unmark(block)
+    extend(block, _marked, f"{earlier}+{text}" if earlier else text)
+
+
+def unmark(block: nn.Module) -> None:
+    """Give `block` its own class back."""
+    if _MARK in vars(type(block)):
+        shrink(block)
+
+
+def _marked(text: str) -> dict[str, Any]:
+    return {_MARK: text}

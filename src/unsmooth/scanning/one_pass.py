@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -31,7 +32,6 @@ from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source, to_device
 from unsmooth.scanning.first_look import first_look, watch_others
 from unsmooth.scanning.gathering import MapSums
-from unsmooth.scanning.in_step import batches_in_step
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import Plan
 from unsmooth.scanning.progress import progress_bar
@@ -213,3 +213,19 @@ def _watch_maps(anatomy: Anatomy, collector: Collector) -> AbstractContextManage
         if isinstance(gathering, MapSums):
             return anatomy.watch_attention(collector.see_maps, gathering.no_map)
     return nullcontext()
+
+
+def batches_in_step(source: Source, max_batches: int | None) -> Iterator[tuple[int | None, RawBatch]]:
+    """This rank's batches with their numbers, as many on every rank.
+
+    Where the last round has fewer batches than there are ranks, those without one run its first, numbered None. A
+    loader with a DistributedSampler has dealt out as many to each rank already.
+    """
+    rank, size = world()
+    if source.sharded:
+        yield from own_batches(source, max_batches)
+        return
+    batches, number = islice(source.read(), max_batches), rank
+    while around := list(islice(batches, size)):
+        yield (number, around[rank]) if rank < len(around) else (None, around[0])
+        number += size

@@ -62,19 +62,20 @@ def listed(what: str, given: Iterable[str], such_as: str) -> list[str]:
     return names
 
 
-def site_names(sites: Sequence[str]) -> tuple[str, ...]:
-    """At least one name, without repeats, known or not."""
-    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
-    if not names:
-        raise expected("at least one site", "none", 'sites=("residual",)')
+def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
+    """Sites that there are, as a tuple without repeats."""
+    names = site_names(sites)
+    for name in names:
+        if name not in (*SITES, EVERY_SITE):
+            raise unknown_name("site", name, (*SITES, EVERY_SITE))
     return names
 
 
-def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
-    """Known sites as a tuple without repeats."""
-    for name in (names := site_names(sites)):
-        if name not in (*SITES, EVERY_SITE):
-            raise unknown_name("site", name, (*SITES, EVERY_SITE))
+def site_names(sites: Sequence[str]) -> tuple[str, ...]:
+    """Names as a tuple without repeats."""
+    names = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(listed("sites", sites, "residual")))
+    if not names:
+        raise expected("at least one site", "none", 'sites=("residual",)')
     return names
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.hosts.bert import whole_feed_forward
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
@@ -42,8 +42,7 @@ def albert_depth(blocks: Mapping[str, nn.Module]) -> int:
     return number(block, "attention.config.num_hidden_layers") * number(block, "attention.config.inner_group_num")
 
 
-HOSTS.add(
-    "albert",
+register(
     Host(
         name="albert",
         blocks=("AlbertLayer",),

@@ -7,7 +7,7 @@ from torch import nn
 
 from unsmooth.models.block_parts import number
 from unsmooth.models.hooks import ForAllThreads
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -51,8 +51,7 @@ def whole_feed_forward(model: nn.Module) -> AbstractContextManager[None]:
     return _CHUNKED(model.modules(), lambda module: getattr(module, _CHUNK, 0), whole)
 
 
-HOSTS.add(
-    "bert",
+register(
     Host(
         name="bert",
         blocks=("BertLayer",),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number, refuse
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -49,8 +49,7 @@ def bloom_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "bloom",
+register(
     Host(
         name="bloom",
         blocks=("BloomBlock",),

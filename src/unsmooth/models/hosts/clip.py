@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import nn
 
 from unsmooth.models.block_parts import number, part
-from unsmooth.models.host import HOSTS, IMAGE, TEXT, Host, Reads, Tap
+from unsmooth.models.host import IMAGE, TEXT, Host, Reads, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -54,8 +54,7 @@ def class_tokens(model: nn.Module) -> int:
     return int(any(hasattr(module, "class_embedding") for module in model.modules()))
 
 
-HOSTS.add(
-    "clip",
+register(
     Host(
         name="clip",
         blocks=("CLIPEncoderLayer",),

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.hosts.bert import bert_taps, bert_wiring
 from unsmooth.models.wiring import Wiring
 
@@ -26,8 +26,7 @@ def deberta_v2_wiring(block: nn.Module) -> Wiring:
     return replace(bert_wiring(block), value="attention.self.value_proj")
 
 
-HOSTS.add(
-    "deberta_v2",
+register(
     Host(
         name="deberta_v2",
         blocks=("DebertaV2Layer",),

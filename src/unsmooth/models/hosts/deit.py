@@ -1,10 +1,9 @@
 """DeiT (Touvron et al. 2021, arXiv 2012.12877): ViT's blocks, a distillation token after the class token."""
 
-from unsmooth.models.host import HOSTS, IMAGE, Host
+from unsmooth.models.host import IMAGE, Host, register
 from unsmooth.models.hosts.vit import vit_taps, vit_wiring
 
-HOSTS.add(
-    "deit",
+register(
     Host(
         name="deit",
         blocks=("DeiTLayer",),

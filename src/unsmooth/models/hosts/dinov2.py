@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import number, part
-from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
+from unsmooth.models.host import IMAGE, Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring, linear_maps
 
@@ -47,8 +47,7 @@ def dinov2_prefix_tokens(model: nn.Module) -> int:
     return 1 + next((found.shape[1] for found in registers if isinstance(found, Tensor)), 0)
 
 
-HOSTS.add(
-    "dinov2",
+register(
     Host(
         name="dinov2",
         blocks=("Dinov2Layer", "Dinov2WithRegistersLayer"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -51,8 +51,7 @@ def _groups(block: nn.Module, heads: int) -> int:
     return 1 if number(block, "self_attention.multi_query") else heads
 
 
-HOSTS.add(
-    "falcon",
+register(
     Host(
         name="falcon",
         blocks=("FalconDecoderLayer",),

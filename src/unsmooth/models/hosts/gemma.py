@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from unsmooth.models.block_parts import part
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 from unsmooth.models.wiring import Wiring
 
@@ -35,8 +35,7 @@ def gemma_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "gemma",
+register(
     Host(
         name="gemma",
         blocks=("GemmaDecoderLayer", "Gemma2DecoderLayer", "Gemma3DecoderLayer"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -35,8 +35,7 @@ def gpt2_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "gpt2",
+register(
     Host(
         name="gpt2",
         blocks=("GPT2Block",),

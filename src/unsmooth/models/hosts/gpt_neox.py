@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import BY_GROUP, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -37,8 +37,7 @@ def gpt_neox_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "gpt_neox",
+register(
     Host(
         name="gpt_neox",
         blocks=("GPTNeoXLayer",),

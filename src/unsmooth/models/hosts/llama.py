@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -43,8 +43,7 @@ def llama_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "llama",
+register(
     Host(
         name="llama",
         blocks=("LlamaDecoderLayer",),

@@ -1,10 +1,9 @@
 """Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama's block, grouped heads, a window on the past."""
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import Host, register
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 
-HOSTS.add(
-    "mistral",
+register(
     Host(
         name="mistral",
         blocks=("MistralDecoderLayer",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import Host, register
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 from unsmooth.models.wiring import Wiring
 
@@ -17,8 +17,7 @@ def mixtral_wiring(block: nn.Module) -> Wiring:
     return replace(llama_wiring(block), mlp=(), experts=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"))
 
 
-HOSTS.add(
-    "mixtral",
+register(
     Host(
         name="mixtral",
         blocks=("MixtralDecoderLayer",),

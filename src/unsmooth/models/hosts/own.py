@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import declared, number
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -50,8 +50,7 @@ def _style(block: nn.Module) -> Any:
     return block.style
 
 
-HOSTS.add(
-    "own",
+register(
     Host(
         name="own",
         # By their full names: many projects have a Block.

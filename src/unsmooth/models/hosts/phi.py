@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.hosts.llama import grouped_heads
 from unsmooth.models.qkv_layouts import SEPARATE
 from unsmooth.models.wiring import Wiring
@@ -33,8 +33,7 @@ def phi_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "phi",
+register(
     Host(
         name="phi",
         blocks=("PhiDecoderLayer",),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.hosts.llama import grouped_heads
 from unsmooth.models.qkv_layouts import CONCATENATED
 from unsmooth.models.wiring import Wiring
@@ -34,8 +34,7 @@ def phi3_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "phi3",
+register(
     Host(
         name="phi3",
         blocks=("Phi3DecoderLayer",),

@@ -1,10 +1,9 @@
 """Qwen2 (arXiv 2407.10671) and Qwen3 (arXiv 2505.09388): Llama's blocks with query/key biases or norms."""
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import Host, register
 from unsmooth.models.hosts.llama import llama_taps, llama_wiring
 
-HOSTS.add(
-    "qwen",
+register(
     Host(
         name="qwen",
         blocks=("Qwen2DecoderLayer", "Qwen3DecoderLayer"),

@@ -1,10 +1,9 @@
 """RoBERTa (Liu et al. 2019, arXiv 1907.11692) and its multilingual and French kin: BERT's blocks."""
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import Host, register
 from unsmooth.models.hosts.bert import bert_taps, bert_wiring, whole_feed_forward
 
-HOSTS.add(
-    "roberta",
+register(
     Host(
         name="roberta",
         blocks=("RobertaLayer", "XLMRobertaLayer", "CamembertLayer"),

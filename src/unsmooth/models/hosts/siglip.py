@@ -4,11 +4,10 @@ Its texts are padded to a fixed length and nothing is masked, so padding takes p
 "attention_mask" counts it, as the model does.
 """
 
-from unsmooth.models.host import HOSTS, Host
+from unsmooth.models.host import Host, register
 from unsmooth.models.hosts.clip import tower_reads, tower_taps, tower_wiring
 
-HOSTS.add(
-    "siglip",
+register(
     Host(
         name="siglip",
         blocks=("SiglipEncoderLayer",),

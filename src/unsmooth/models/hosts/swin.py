@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
+from unsmooth.models.host import IMAGE, Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -56,8 +56,7 @@ def swin_stage(path: str) -> int:
     return int(path.split(".")[-3])
 
 
-HOSTS.add(
-    "swin",
+register(
     Host(
         name="swin",
         blocks=("SwinLayer",),

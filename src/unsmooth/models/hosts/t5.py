@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, Cross, Host, Tap
+from unsmooth.models.host import Cross, Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.models.wiring import Wiring, linear_maps
@@ -61,8 +61,7 @@ def _heads(block: nn.Module, attention: str) -> Heads:
     return Heads(heads, heads, number(block, f"{attention}.key_value_proj_dim"))
 
 
-HOSTS.add(
-    "t5",
+register(
     Host(
         name="t5",
         blocks=("T5Block",),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import declared, number, part, refuse
-from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
+from unsmooth.models.host import IMAGE, Host, Tap, register
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring, linear_maps
 
@@ -47,8 +47,7 @@ def timm_vit_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "timm_vit",
+register(
     Host(
         name="timm_vit",
         # By its full name: many projects have a Block.

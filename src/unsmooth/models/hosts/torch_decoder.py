@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.models.block_parts import optional, weight_at
-from unsmooth.models.host import HOSTS, Cross, Host, Tap
+from unsmooth.models.host import Cross, Host, Tap, register
 from unsmooth.models.hosts.torch_encoder import batch_first, not_padding, plain_multihead, torch_encoder_wiring
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads, read_values
 from unsmooth.models.value_projection import ValueProjection
@@ -56,8 +56,7 @@ def target_tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | 
     return None if mask is None else not_padding(mask)
 
 
-HOSTS.add(
-    "torch_decoder",
+register(
     Host(
         name="torch_decoder",
         # By its full name: many projects have a TransformerDecoderLayer of their own, laid out otherwise.

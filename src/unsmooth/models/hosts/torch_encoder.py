@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from unsmooth.models.block_parts import part, refuse
 from unsmooth.models.hooks import Hooks
-from unsmooth.models.host import HOSTS, Host, Tap
+from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -112,8 +112,7 @@ def without_nested_tensors(model: nn.Module) -> Iterator[None]:
         yield
 
 
-HOSTS.add(
-    "torch_encoder",
+register(
     Host(
         name="torch_encoder",
         # By its full name: many projects have a TransformerEncoderLayer of their own, laid out otherwise.

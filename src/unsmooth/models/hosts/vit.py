@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, IMAGE, Host, Tap
+from unsmooth.models.host import IMAGE, Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -39,8 +39,7 @@ def vit_wiring(block: nn.Module) -> Wiring:
     )
 
 
-HOSTS.add(
-    "vit",
+register(
     Host(
         name="vit",
         blocks=("ViTLayer",),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.host import HOSTS, TEXT, Cross, Host, Reads, Tap
+from unsmooth.models.host import TEXT, Cross, Host, Reads, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, read_cross_values
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.models.wiring import Wiring
@@ -63,8 +63,7 @@ def _has_cross(block: nn.Module) -> bool:
     return hasattr(block, "encoder_attn")
 
 
-HOSTS.add(
-    "whisper",
+register(
     Host(
         name="whisper",
         blocks=("WhisperEncoderLayer", "WhisperDecoderLayer"),

@@ -18,22 +18,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unsmooth.remedies.base import CausalForm, Edit, remedy
+from unsmooth.remedies.base import CausalForm, remedy
 from unsmooth.remedies.call import Call
-from unsmooth.remedies.shaping import no_way_past, shape_heads
+from unsmooth.remedies.shaping import BesideIdentity, shape_heads
 from unsmooth.remedies.site import Site
 from unsmooth.spec import Range
 
 
 @remedy
-class ValueSkipInit(Edit):
+class ValueSkipInit(BesideIdentity):
     """Give each head α of its own values and β of what it attends to.
 
     Example:
-        >>> import unsmooth
+        >>> import torch, unsmooth
+        >>> from torch import nn
         >>> layer = nn.TransformerEncoderLayer(2, nhead=1, batch_first=True)
         >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         >>> edit = unsmooth.apply(model, "value_skipinit").layers[0].unsmooth.value_skipinit
@@ -70,33 +70,12 @@ class ValueSkipInit(Edit):
         skip: Literal["keep", "drop"] = "keep",
     ) -> None:
         super().__init__(site)
-        self.drops_skip = skip == "drop"
-        for name, number in {"alpha": alpha, "beta": beta}.items():
-            # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
-            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
-            start = torch.full(shape, number, **site.like_weights())
-            if learn == "no":
-                self.register_buffer(name, start, persistent=False)
-            else:
-                self.register_parameter(name, nn.Parameter(start))
-
-    @classmethod
-    def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
-        """Where the way past attention is to be dropped and cannot be."""
-        return no_way_past(site, options)
-
-    def places(self) -> tuple[str, ...]:
-        """The sum with the stream only where the stream is taken off."""
-        return ("on_heads", "on_attention_sum") if self.drops_skip else ("on_heads",)
+        self.start(site, {"alpha": alpha, "beta": beta}, learn, skip)
 
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:
         """α·V + β·AV."""
         assert call.values is not None, "noted for every edit of the heads"
         return shape_heads(heads_BNHE, call.values, self.alpha, self.beta)
-
-    def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:
-        """Take off the stream that went past attention."""
-        return -call.stream
 
     def report(self) -> Mapping[str, float]:
         """How far attention has come."""

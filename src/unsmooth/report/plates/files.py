@@ -11,9 +11,10 @@ from unsmooth.evidence.figure import Figure
 from unsmooth.files import write_whole
 from unsmooth.report.charts import PIXELS_PER_POINT, chart_svg
 from unsmooth.report.evidence.figures import panels_chart
+from unsmooth.report.evidence.page import picture_of
 from unsmooth.report.extras import import_extra
-from unsmooth.report.plates.page import plate_html
-from unsmooth.report.series import number
+from unsmooth.report.series import number, printable
+from unsmooth.report.shell import environment, policy, resource
 
 if TYPE_CHECKING:
     import altair
@@ -68,3 +69,18 @@ def figure_csv(figure: Figure) -> str:
 
 def _exact(value: float | None) -> float | None:
     return None if number(value) is None else value
+
+
+def plate_html(plate: Plate) -> str:
+    """The page as text."""
+    markup = import_extra("markupsafe").Markup
+    page = environment({"plate.html.j2": "plates/plate.html.j2", "picture.html.j2": "evidence/picture.html.j2"})
+    page.filters.update(printable=printable)
+    return str(
+        page.get_template("plate.html.j2").render(
+            plate=plate,
+            pictures=[picture_of(plate.figure, panel) for panel in plate.figure.panels],
+            policy=policy(),
+            style=markup("\n".join(map(resource, ("page.css", "evidence/evidence.css")))),
+        )
+    )
