@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -180,6 +182,23 @@ def test_explaining_beside_a_scan_and_a_thread_that_serves() -> None:
     assert len(served) == 5
     assert all(torch.equal(one, wanted) for one in served)
     assert repr(mine.layers) == repr(alone.layers)
+
+
+def test_explanations_in_several_threads_are_those_of_one() -> None:
+    """Torch has one level of forward differentiation for all threads."""
+    model, data = torch_encoder(), noise(2, 5, 16)
+
+    def explained() -> str:
+        return repr(unsmooth.explain(model, data, spectral_sequences=1, progress=False).layers)
+
+    alone, before = explained(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = [one.result() for one in [pool.submit(explained) for _ in range(8)]]
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [alone] * 8
 
 
 def test_another_thread_generates_with_its_cache_while_a_scan_runs() -> None:
