@@ -10,9 +10,10 @@ import pickle
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -199,6 +200,52 @@ def test_explanations_in_several_threads_are_those_of_one() -> None:
     finally:
         sys.setswitchinterval(before)
     assert found == [alone] * 8
+
+
+class Pooled(nn.Module):
+    """Runs some of its blocks in a thread of its own."""
+
+    def __init__(self, away: Collection[int]) -> None:
+        super().__init__()
+        self.layers, self.away = torch_encoder().layers, away
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            run = torch.no_grad()(partial(layer, x))
+            x = elsewhere(run) if number in self.away else run()
+        return x
+
+
+@pytest.mark.parametrize("away", [{1}, {0, 1, 2}])
+@torch.no_grad()
+def test_blocks_that_a_model_runs_in_threads_of_its_own_are_refused(away: Collection[int], tmp_path: Any) -> None:
+    model, x, heard = Pooled(away), noise(2, 5, 16), list[str]()
+    refused = rf"got {3 - len(away)} of 3, and 'layers.{min(away)}' in another"
+    anatomy = find_anatomy(model)
+    with anatomy.watch(lambda *_: None, on_error=lambda error: heard.append(str(error))):
+        model(x)
+    with pytest.raises(UnsmoothError, match=refused):
+        raise UnsmoothError(*heard)
+    with watch_attention(anatomy, lambda *_: None), pytest.raises(UnsmoothError, match=refused):
+        model(x)
+    for look in (scan, unsmooth.explain):
+        for blocks in (None, "layers.*"):
+            with pytest.raises(UnsmoothError, match=refused):
+                look(model.eval(), x, blocks=blocks, progress=False)
+    with Monitor(model.train(), every=1, sinks=(), probe=x, out=tmp_path) as monitor:
+        assert monitor.step() is None
+    model.away = ()
+    assert scan(model, x, progress=False).layers == (0, 1, 2, 3)
+    model.forward = lambda x: model.layers[1](x)  # a pass may leave blocks out
+    assert scan(model, x, progress=False).layers == (0, 1)
+
+
+def test_data_that_reach_no_block_are_told_by_an_explanation_as_by_a_scan() -> None:
+    model = nn.ModuleDict({"used": torch_encoder(), "idle": torch_encoder()})
+    model.forward = lambda x: model["used"](x)
+    for look in (scan, unsmooth.explain):
+        with pytest.raises(UnsmoothError, match="Expected a model that calls its blocks but got none that was called"):
+            look(model, noise(2, 5, 16), blocks="idle.layers.*", progress=False)
 
 
 def test_another_thread_generates_with_its_cache_while_a_scan_runs() -> None:

@@ -18,7 +18,7 @@ from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
-from unsmooth.models.watch import first_input, first_output, with_first_input
+from unsmooth.models.watch import first_input, first_output, none_called, with_first_input
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
 
@@ -97,6 +97,8 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
             missing[_no_maps(error)] = None
         call(anatomy.model, inputs)
         handed = watch.real_tokens_BN
+    if not layers:
+        raise none_called()
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
         # In a model that is spread over devices, a block may read its input from another one.

@@ -16,6 +16,7 @@ from unsmooth.functional import BoundMetric, Tokens
 from unsmooth.functional._blocks import Reading, Shelf, Workspace, blocks, joined, measure, reading_of
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
+from unsmooth.models.watch import none_called
 from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers, Values
 from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.computing import MetricError, computed
@@ -221,10 +222,7 @@ class Collector:
     def end(self, batch: int) -> None:
         """Add the batch to the sums."""
         if not self._places:
-            raise UnsmoothError(
-                "Expected the model to call its blocks but none was called. "
-                "Try another blocks pattern, or data that reaches them."
-            )
+            raise none_called()
         self._measure()
         places, first = tuple(self._places), self.state is None
         if first:
