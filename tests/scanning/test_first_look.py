@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -392,19 +393,24 @@ class Joint(nn.Module):
 
 
 class TwoStreams(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, added: float | None = None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Joint() for _ in range(3))
+        self.added = added
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
         for block in self.blocks:
             text, image = block(hidden_states=image, encoder_hidden_states=text)
+            image = image if self.added is None else image + self.added
         return image
 
 
-@pytest.mark.parametrize("words", [5, 9])
-def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int) -> None:
-    model, batch = built(TwoStreams), {"image": torch.randn(2, 9, 12), "text": torch.randn(2, words, 12)}
+@pytest.mark.parametrize(("words", "added"), [(5, None), (9, None), (9, 0.5)])
+def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int, added: float | None) -> None:
+    model, batch = (
+        built(partial(TwoStreams, added)),
+        {"image": torch.randn(2, 9, 12), "text": torch.randn(2, words, 12)},
+    )
     with pytest.raises(UnsmoothError, match=rf"one stream .* but got \(2, {words}, 12\) and \(2, 9, 12\), of which"):
         scan(model, batch, blocks="blocks.*")
     images = scan(model, batch, blocks="blocks.*.image").curve()

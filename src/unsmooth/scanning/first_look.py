@@ -66,7 +66,7 @@ def _tried(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> Anatomy:
     if glance.other_stream:
         raise expected(
             f"blocks with one stream of tokens at {_pattern(stack)!r}",
-            f"{' and '.join(glance.shapes)}, of which the next block takes first what is not first here",
+            f"{' and '.join(glance.shapes)}, of which the next block does not plainly take the first",
             "a pattern for modules that hand on one of them",
         )
     if not stack.host.blocks:
@@ -116,7 +116,9 @@ def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
         stream = first_input(args, kwargs)
         if len(glance.entered) == 1 and glance.left:
             first, *others = (_is_same(one, stream) for one in glance.left)
-            glance.other_stream = any(others) and not first
+            # Where something is done to it on the way, it may be any that has its shape.
+            likely = any(others) or sum(one.shape == stream.shape for one in glance.left) > 1
+            glance.other_stream = likely and not first
         if len(glance.entered) < 2:
             glance.entered.append(stream.clone())  # blocks may write into what they are handed
         if in_part and len(glance.entered) == 2:
