@@ -203,6 +203,7 @@ IDS = torch.tensor([[5, 9, 7, 12, 6, 20, 8, 5], [11, 6, 6, 19, 5, 21, 10, 9], [8
         pytest.param(IDS.tolist, id="nested list"),
         pytest.param(lambda: tuple(map(tuple, IDS.tolist())), id="nested tuple"),
         pytest.param(lambda: list(IDS), id="list of rows"),
+        pytest.param(lambda: [list(row) for row in IDS.numpy()], id="list of numpy's numbers"),
         pytest.param(lambda: pandas.Series(IDS.tolist()), id="Series of lists"),
         pytest.param(lambda: TensorDataset(IDS, torch.zeros(3)), id="TensorDataset"),
     ],
@@ -273,6 +274,33 @@ def test_tokenised_rows_are_padded_and_masked(bert, texts):
         np.testing.assert_array_equal(means(bert, data), wanted)
     one = {"input_ids": padded["input_ids"][2:3, :4], "attention_mask": padded["attention_mask"][2:3, :4]}
     np.testing.assert_array_equal(means(bert, tokenizer(texts[2])), means(bert, one))
+
+
+@pytest.mark.parametrize("ids_first", [True, False])
+def test_a_mask_beside_rows_of_several_lengths_is_theirs(bert, ids_first):
+    masked, plain = {"attention_mask": [[0, 0, 1, 1, 1], [1, 1, 1]]}, {"input_ids": [[0, 0, 5, 6, 7], [8, 9, 10]]}
+    rows = {**plain, **masked} if ids_first else {**masked, **plain}
+    padded = {"input_ids": torch.tensor([[0, 0, 5, 6, 7], [8, 9, 10, 0, 0]])}
+    padded["attention_mask"] = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(means(bert, rows), means(bert, padded))
+    rows["attention_mask"][1].append(1)
+    message = "Expected attention_mask for 3 tokens but got 4 in row 1 of its batch"
+    with pytest.raises(UnsmoothError, match=message):
+        means(bert, rows)
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (lambda: torch.nested.nested_tensor([IDS[0], IDS[1, :5]]), "nested"),
+        (lambda: torch.nested.nested_tensor([IDS[0], IDS[1, :5]], layout=torch.jagged), "nested"),
+        (lambda: {"input_ids": IDS.to_sparse()}, "sparse"),
+        (lambda: IDS.to("meta"), "without numbers"),
+    ],
+)
+def test_tensors_of_other_layouts_are_refused(bert, made, kind):
+    with pytest.raises(UnsmoothError, match=f"Expected dense tensors but got one that is {kind}"):
+        means(bert, made())
 
 
 def test_a_model_without_a_mask_takes_ids_of_one_length_only():

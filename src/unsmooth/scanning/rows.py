@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from unsmooth.errors import expected
-from unsmooth.scanning.data import TOKEN_FIELDS, Cut, Preprocessing, RawBatch, as_tensor, is_whole
+from unsmooth.scanning.data import PER_TOKEN, TOKEN_FIELDS, Cut, Preprocessing, RawBatch, as_tensor, is_whole
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage")
 """Which of several columns of strings is the text: the first of these that is there."""
@@ -99,7 +99,7 @@ def _axes(value: Any) -> int:
 def is_ids(item: Any) -> bool:
     """Whether it is one sequence of token ids."""
     if isinstance(item, list | tuple):
-        return bool(item) and all(isinstance(one, int) and not isinstance(one, bool) for one in item)
+        return bool(item) and all(isinstance(one, int | numpy.integer) and not isinstance(one, bool) for one in item)
     if isinstance(item, Tensor):
         return item.ndim == 1 and is_whole(item)
     return isinstance(item, numpy.ndarray) and item.ndim == 1 and item.dtype.kind in "iu"
@@ -257,10 +257,25 @@ def _stacked(how: Preprocessing, rows: list[Any]) -> tuple[RawBatch, None]:
     if isinstance(rows[0], Mapping):
         joined: dict[str, Tensor] = {}
         for field in rows[0]:
-            joined = {**_joined(field, [row.get(field) for row in rows], how), **joined}
+            found = _joined(field, [row.get(field) for row in rows], how)
+            joined = {**found, **joined, field: found[field]}  # a mask that is given, not one that is made
+        _check_lengths(rows)
         return joined, None
     joined = _joined("input_ids" if is_ids(rows[0]) else "", rows, how)
     return joined if len(joined) > 1 else next(iter(joined.values())), None
+
+
+def _check_lengths(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What speaks of tokens one by one has as many entries in each row, before any is filled up."""
+    for side in ("", "decoder_"):
+        ids = f"{side}input_ids"
+        beside = [f"{side}{name}" for name in PER_TOKEN if ids in rows[0] and f"{side}{name}" in rows[0]]
+        for number, row in enumerate(rows):
+            for name in beside:
+                if len(row[name]) != len(row[ids]):
+                    got = f"{len(row[name])} in row {number} of its batch"
+                    hint = "the mask that came with those tokens"
+                    raise expected(f"{name} for {len(row[ids])} tokens", got, hint)
 
 
 def _joined(field: str, values: list[Any], how: Preprocessing) -> dict[str, Tensor]:
