@@ -39,9 +39,9 @@ class Rows:
 def rows_in(data: Any) -> Rows | None:
     """The rows of a table, a data set or a list of single sequences; None for what is sliced or batched already."""
     if hasattr(data, "iloc"):  # pandas, which need not be imported to be recognised
-        return Rows.of(data.to_dict("records") if hasattr(data, "columns") else data.tolist())
+        return Rows.of(rows_of(data) if hasattr(data, "columns") else data.tolist())
     if hasattr(data, "column_names") and hasattr(data, "__len__") and not isinstance(data, Mapping):
-        return Rows(len(data), lambda start, stop: _rows_of(data[start:stop]))  # of the package datasets
+        return Rows(len(data), lambda start, stop: rows_of(data[start:stop]))  # of the packages datasets and pyarrow
     if isinstance(data, Dataset) and hasattr(data, "__len__"):
         return Rows(len(data), lambda start, stop: [data[row] for row in range(start, stop)])
     if isinstance(data, numpy.ndarray | Tensor) and data.ndim == 4 and str(data.dtype).endswith("uint8"):
@@ -55,12 +55,17 @@ def rows_in(data: Any) -> Rows | None:
     return Rows.of(data) if is_row(data[0]) else None
 
 
-def _rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a table that is held by columns.
+def rows_of(columns: Any) -> list[dict[str, Any]]:
+    """Rows of a table that is held by columns: a dict of them, or what pandas, pyarrow and polars make of that.
 
-    >>> _rows_of({"text": ["a", "b"], "label": [0, 1]})
+    >>> rows_of({"text": ["a", "b"], "label": [0, 1]})
     [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 1}]
     """
+    if hasattr(columns, "iloc"):
+        return list(columns.to_dict("records"))
+    for name in ("to_pylist", "to_dicts"):
+        if hasattr(columns, name):
+            return list(getattr(columns, name)())
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -74,7 +79,7 @@ def rows_of_lists(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if len({len(value) for value in lists.values()}) > 1:
         sizes = ", ".join(f"{name!r}: {len(value)}" for name, value in lists.items())
         raise expected("columns of one length", sizes, "as many rows in each")
-    return _rows_of(lists)
+    return rows_of(lists)
 
 
 def is_row(item: Any) -> bool:
