@@ -298,6 +298,8 @@ def test_padding_that_nothing_masks_is_counted_and_named(pads: str) -> None:
     towers, named = built(image_and_text), data("pixel_values", "input_ids")
     del named["attention_mask"]  # of whose parts each has a configuration of its own
     assert any(note.startswith("text: Some texts are filled up with") for note in scan(towers, named).notes)
+    texts = unsmooth.explain(towers, [named], blocks="text_model.encoder.layer.*", jacobian=False, progress=False)
+    assert any(note.startswith("Some texts are filled up with") for note in texts.notes)
     batch["decoder_input_ids"] = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 7)
     assert not scan(model, batch, blocks="decoder.layers.*").notes
 
@@ -492,6 +494,10 @@ def test_a_model_without_weights_is_refused() -> None:
         model = transformers.BertModel(transformers.BertConfig(**BERT))
     with pytest.raises(UnsmoothError, match="a model with weights but got one on the meta device"):
         scan(model, data("input_ids"))
+    partly = transformers.BertModel(transformers.BertConfig(**BERT))
+    partly.encoder.layer[2].to("meta")
+    with pytest.raises(UnsmoothError, match="a model with weights but got one on the meta device"):
+        scan(partly, data("input_ids"))
 
 
 def test_a_monitor_finds_out_too_and_leaves_nothing_behind() -> None:

@@ -24,7 +24,7 @@ from unsmooth.scanning.calling import (
     every_stack,
     moved,
     quiet_evaluation,
-    select_tokens,
+    select_and_tell,
     transformers_core,
 )
 from unsmooth.scanning.data import Source, to_device
@@ -152,8 +152,9 @@ def _gather(
         for batch in islice(source.read(), most):
             called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
             [anatomy] = first_look(called, [anatomy], to_device(inputs, device))
-            real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
-            view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)
+            selection, notes = select_and_tell(inputs, "all", frozenset(), anatomy)
+            evidence.notes.update(notes)
+            view = observe(replace(anatomy, model=called), to_device(inputs, device), selection.real_BN)
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
             evidence.digests.append(hash_batch(batch))
             advance()
