@@ -104,6 +104,12 @@ def none_called() -> UnsmoothError:
     return expected("a model that calls its blocks", got, "another blocks pattern, or data that reaches them")
 
 
+def ran_again() -> UnsmoothError:
+    """What to say of a second run in a batch with a mask: it may be of either."""
+    got = "ones that ran again, on what may be other tokens"
+    return expected("blocks that run once in a batch whose mask is of their tokens", got, "the data of one run alone")
+
+
 def _hook_block(
     path: str,
     anatomy: Anatomy,

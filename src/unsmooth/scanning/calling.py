@@ -74,8 +74,9 @@ def entry_of(
     """
     if not isinstance(inputs, Mapping):
         return entry, inputs
-    whole = stacks[0].model
-    if any(is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
+    whole, own = stacks[0].model, taken(entry)
+    beyond = any(is_content(name) for name in inputs.keys() & (taken(whole) - own))
+    if beyond or not any(is_content(name) or name in STAND_INS for name in inputs.keys() & own):
         entry = whole  # which makes of it what the model inside its heads reads
     if len(stacks) == 1 or any(key in inputs for key in STAND_INS):
         return entry, inputs

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models import Anatomy
+from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
-from unsmooth.models.host import Reads
+from unsmooth.models.host import Host, Reads
 from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import pattern_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call
+from unsmooth.scanning.calling import RESERVED, call, is_content
 from unsmooth.scanning.data import RawBatch
 
 
@@ -42,11 +42,20 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
 def is_open(stack: Anatomy, inputs: RawBatch) -> bool:
     """Whether it is open what a stack reads of a batch.
 
-    It is for unknown blocks, and for a lone stack of known ones where the batch has more than one could read.
+    It is for unknown blocks, and for known ones where the batch has names of its own, or has more than one input that
+    a lone stack could read, or where several stacks would read one.
     """
     if stack.seen_to_read is not None:
         return False
-    return not stack.host.blocks or (not stack.stack and _of_several_kinds(inputs))
+    if not stack.host.blocks:
+        return True
+    if not isinstance(inputs, Mapping):
+        return False
+    if not any(map(is_content, inputs)) and stack.host.real_tokens is Host.real_tokens:
+        return True  # nor do its blocks show a mask as they are called
+    if stack.stack:
+        return sum(other.reads == stack.reads for other in find_stacks(stack.model)) > 1
+    return _of_several_kinds(inputs)
 
 
 def _of_several_kinds(inputs: RawBatch) -> bool:
