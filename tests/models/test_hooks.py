@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -180,6 +183,69 @@ def test_explaining_beside_a_scan_and_a_thread_that_serves() -> None:
     assert len(served) == 5
     assert all(torch.equal(one, wanted) for one in served)
     assert repr(mine.layers) == repr(alone.layers)
+
+
+def test_explanations_in_several_threads_are_those_of_one() -> None:
+    """Torch has one level of forward differentiation for all threads."""
+    model, data = torch_encoder(), noise(2, 5, 16)
+
+    def explained() -> str:
+        return repr(unsmooth.explain(model, data, spectral_sequences=1, progress=False).layers)
+
+    alone, before = explained(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = [one.result() for one in [pool.submit(explained) for _ in range(8)]]
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [alone] * 8
+
+
+class Pooled(nn.Module):
+    """Runs some of its blocks in a thread of its own."""
+
+    def __init__(self, away: Collection[int]) -> None:
+        super().__init__()
+        self.layers, self.away = torch_encoder().layers, away
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            run = torch.no_grad()(partial(layer, x))
+            x = elsewhere(run) if number in self.away else run()
+        return x
+
+
+@pytest.mark.parametrize("away", [{1}, {0, 1, 2}])
+@torch.no_grad()
+def test_blocks_that_a_model_runs_in_threads_of_its_own_are_refused(away: Collection[int], tmp_path: Any) -> None:
+    model, x, heard = Pooled(away), noise(2, 5, 16), list[str]()
+    refused = rf"got {3 - len(away)} of 3, and 'layers.{min(away)}' in another"
+    anatomy = find_anatomy(model)
+    with anatomy.watch(lambda *_: None, on_error=lambda error: heard.append(str(error))):
+        model(x)
+    with pytest.raises(UnsmoothError, match=refused):
+        raise UnsmoothError(*heard)
+    with watch_attention(anatomy, lambda *_: None), pytest.raises(UnsmoothError, match=refused):
+        model(x)
+    for look in (scan, unsmooth.explain):
+        for blocks in (None, "layers.*"):
+            with pytest.raises(UnsmoothError, match=refused):
+                look(model.eval(), x, blocks=blocks, progress=False)
+    with Monitor(model.train(), every=1, sinks=(), probe=x, out=tmp_path) as monitor:
+        assert monitor.step() is None
+    model.away = ()
+    assert scan(model, x, progress=False).layers == (0, 1, 2, 3)
+    model.forward = lambda x: model.layers[1](x)  # a pass may leave blocks out
+    assert scan(model, x, progress=False).layers == (0, 1)
+
+
+def test_data_that_reach_no_block_are_told_by_an_explanation_as_by_a_scan() -> None:
+    model = nn.ModuleDict({"used": torch_encoder(), "idle": torch_encoder()})
+    model.forward = lambda x: model["used"](x)
+    for look in (scan, unsmooth.explain):
+        with pytest.raises(UnsmoothError, match="Expected a model that calls its blocks but got none that was called"):
+            look(model, noise(2, 5, 16), blocks="idle.layers.*", progress=False)
 
 
 def test_another_thread_generates_with_its_cache_while_a_scan_runs() -> None:

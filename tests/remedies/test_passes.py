@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests.remedies.hosts import BY_NAME
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.remedies.block import remedies_of
+from unsmooth.remedies.call import Volatile
 
 HOST = BY_NAME["llama"]
 
@@ -241,6 +243,27 @@ def test_threads_that_are_gone_keep_nothing(name: str) -> None:
     with torch.no_grad():
         model(**HOST.call(HOST.inputs()))
     assert held_by(model) == 0
+
+
+class Slow(WeakKeyDictionary[Any, Any]):
+    """Another thread begins a pass, if it can, while this one goes through what all threads hold."""
+
+    begin: Any
+
+    def values(self) -> Any:
+        for value in super().values():
+            yield value
+            other = threading.Thread(target=self.begin)
+            other.start()
+            other.join(0.1)
+
+
+def test_a_thread_may_begin_a_pass_while_a_block_runs_again_in_another() -> None:
+    shared = Volatile()
+    mine = shared.begin()
+    shared._threads = Slow(shared._threads)
+    shared._threads.begin = shared.begin
+    assert mine in shared.every()
 
 
 def test_a_pass_that_an_error_ends_is_over() -> None:

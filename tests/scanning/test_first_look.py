@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,8 @@ def test_padding_that_nothing_masks_is_counted_and_named(pads: str) -> None:
     towers, named = built(image_and_text), data("pixel_values", "input_ids")
     del named["attention_mask"]  # of whose parts each has a configuration of its own
     assert any(note.startswith("text: Some texts are filled up with") for note in scan(towers, named).notes)
+    texts = unsmooth.explain(towers, [named], blocks="text_model.encoder.layer.*", jacobian=False, progress=False)
+    assert any(note.startswith("Some texts are filled up with") for note in texts.notes)
     batch["decoder_input_ids"] = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 7)
     assert not scan(model, batch, blocks="decoder.layers.*").notes
 
@@ -380,6 +383,57 @@ def test_two_masks_that_fit_are_refused_unless_one_is_named() -> None:
     check(found.curve(), streams(model, "layers.*", batch), SOURCE)
 
 
+class Pair(nn.Module):
+    """Two texts to two towers, or to one that runs twice, by names of its own."""
+
+    def __init__(self, towers: int = 2) -> None:
+        super().__init__()
+        self.query = transformers.BertModel(transformers.BertConfig(**BERT))
+        self.document = transformers.BertModel(transformers.BertConfig(**BERT)) if towers == 2 else self.query
+
+    def forward(
+        self, query_ids: Tensor, document_ids: Tensor, query_attention_mask: Any = None,
+        document_attention_mask: Any = None,
+    ) -> Tensor:  # fmt: skip
+        query = self.query(input_ids=query_ids, attention_mask=query_attention_mask)[0]
+        return query.mean() + self.document(input_ids=document_ids, attention_mask=document_attention_mask)[0].mean()
+
+
+def pair_data() -> dict[str, Tensor]:
+    of_query = {"query_ids": ids(SOURCE, 1), "query_attention_mask": SOURCE}
+    return {**of_query, "document_ids": ids(TARGET, 2), "document_attention_mask": TARGET}
+
+
+def test_two_towers_of_texts_have_their_own_masks() -> None:
+    model, batch = built(Pair), pair_data()
+    found = scan(model, batch)
+    for name, real in (("query", SOURCE), ("document", TARGET)):
+        wanted = streams(model, f"{name}.encoder.layer.*", batch)
+        check(next(part for part in found.parts if part.stack == name).curve(), wanted, real)
+        check(scan(model, batch, blocks=f"{name}.encoder.layer.*").curve(), wanted, real)
+    del batch["query_attention_mask"]
+    assert [note[:40] for note in scan(model, batch).notes] == ["query: Some texts are filled up with the"]
+
+
+@pytest.mark.parametrize("look", [scan, lambda model, batch: unsmooth.explain(model, [batch], progress=False)])
+def test_a_tower_that_runs_twice_is_refused_where_a_mask_may_be_of_either_run(look: Any) -> None:
+    model, batch = built(partial(Pair, 1)), pair_data()
+    with pytest.raises(UnsmoothError, match="blocks that run once in a batch whose mask is of their tokens"):
+        look(model, batch)
+    plain = {name: one.clamp_min(5) for name, one in batch.items() if name.endswith("ids")}
+    if look is scan:
+        found = scan(model, plain)
+        assert found.notes == ("The blocks ran more than once in a batch: what is measured is their last run.",)
+        check(found.curve(), streams(model, "query.encoder.layer.*", plain)[4:], None)
+
+
+def test_a_pattern_over_two_stacks_is_refused() -> None:
+    with pytest.raises(
+        UnsmoothError, match=r"but got 'encoder.layers.\*' and 'decoder.layers.\*'. Try blocks='encoder"
+    ):
+        scan(built(bart), data(*PAIR), blocks="*.layers.*")
+
+
 class Joint(nn.Module):
     """A block of two streams, as SD3 has it: called with images first, it returns texts first."""
 
@@ -392,19 +446,24 @@ class Joint(nn.Module):
 
 
 class TwoStreams(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, added: float | None = None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Joint() for _ in range(3))
+        self.added = added
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
         for block in self.blocks:
             text, image = block(hidden_states=image, encoder_hidden_states=text)
+            image = image if self.added is None else image + self.added
         return image
 
 
-@pytest.mark.parametrize("words", [5, 9])
-def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int) -> None:
-    model, batch = built(TwoStreams), {"image": torch.randn(2, 9, 12), "text": torch.randn(2, words, 12)}
+@pytest.mark.parametrize(("words", "added"), [(5, None), (9, None), (9, 0.5)])
+def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int, added: float | None) -> None:
+    model, batch = (
+        built(partial(TwoStreams, added)),
+        {"image": torch.randn(2, 9, 12), "text": torch.randn(2, words, 12)},
+    )
     with pytest.raises(UnsmoothError, match=rf"one stream .* but got \(2, {words}, 12\) and \(2, 9, 12\), of which"):
         scan(model, batch, blocks="blocks.*")
     images = scan(model, batch, blocks="blocks.*.image").curve()
@@ -486,6 +545,10 @@ def test_a_model_without_weights_is_refused() -> None:
         model = transformers.BertModel(transformers.BertConfig(**BERT))
     with pytest.raises(UnsmoothError, match="a model with weights but got one on the meta device"):
         scan(model, data("input_ids"))
+    partly = transformers.BertModel(transformers.BertConfig(**BERT))
+    partly.encoder.layer[2].to("meta")
+    with pytest.raises(UnsmoothError, match="a model with weights but got one on the meta device"):
+        scan(partly, data("input_ids"))
 
 
 def test_a_monitor_finds_out_too_and_leaves_nothing_behind() -> None:

@@ -113,6 +113,8 @@ def test_ids_and_lengths_are_told_before_the_model_is_called():
             {"inputs_embeds": torch.randn(2, 9, 16), "attention_mask": torch.ones(2, 8)},
             "attention_mask for inputs_embeds",
         ),
+        (torch.randn(2, 17, 16), "at most 16 tokens, .* but got inputs_embeds of 17"),
+        ({"input_ids": ids, "attention_mask": "1"}, r"attention_mask for input_ids of shape \(2, 9\) but got str"),
         (torch.randn(2, 3, 8, 8), "'input_ids', as BertModel reads texts but got 'pixel_values'"),
         ({"input_values": torch.randn(2, 400)}, "'input_ids', as BertModel reads texts but got 'input_values'"),
     ):

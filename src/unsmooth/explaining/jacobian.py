@@ -11,6 +11,7 @@ Shape suffixes: B sequences, N tokens, D dimensions.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from unsmooth.models.spread import is_sharded
 Projection = Callable[[Tensor], Tensor]
 # How many vectors two ways of a product are compared on, and how far they may differ: a half float has eight bits.
 _DRAWN, _ROUNDED = 4, 0.03
+# Torch has one level of forward differentiation for all threads: who leaves it takes away what others find on it.
+_FORWARD = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class BlockMap:
         """f(X) and J(X)V, by forward differentiation where every operation has it."""
         tangent_BND = self._real(tangent_BND)
         try:
-            with Differentiable(), torch.no_grad():
+            with _FORWARD, Differentiable(), torch.no_grad():
                 both = torch.func.jvp(lambda x: self.layer.rerun(self._padded(x)), (x_BND,), (tangent_BND,))
             value, pushed = both[0], both[1]
         except (RuntimeError, NotImplementedError):  # operations that only know backward (BLOOM's GELU)

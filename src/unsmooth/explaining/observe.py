@@ -18,7 +18,7 @@ from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
-from unsmooth.models.watch import first_input, first_output, with_first_input
+from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
 
@@ -64,8 +64,8 @@ class BatchView:
     missing_maps: tuple[str, ...] = ()
 
 
-def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> BatchView:
-    """Run the model once on `inputs` and keep what its blocks saw."""
+def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: nn.Module | None = None) -> BatchView:
+    """Run the model, or what holds it or is its part, once on `inputs` and keep what its blocks saw."""
     if any(map(extra_tokens, anatomy.blocks.values())):
         got = "blocks with tokens that a remedy brought, of which no rule knows"
         raise expected("a model whose tokens are all its own", got, "explaining it from weights alone, without data")
@@ -80,6 +80,8 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
 
     def enter(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if watch.layer == 0:
+            if layers and real_BN is not None:
+                raise ran_again()
             layers.clear()
         block, entering = anatomy.blocks[path], first_input(args, kwargs)
         batch_first = anatomy.host.batch_first(block)
@@ -95,8 +97,10 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None) -> Batch
             )
         except NoAttentionMap as error:  # blocks of an unknown family
             missing[_no_maps(error)] = None
-        call(anatomy.model, inputs)
+        call(anatomy.model if called is None else called, inputs)
         handed = watch.real_tokens_BN
+    if not layers:
+        raise none_called()
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
         # In a model that is spread over devices, a block may read its input from another one.

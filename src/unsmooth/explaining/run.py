@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -24,7 +25,7 @@ from unsmooth.scanning.calling import (
     every_stack,
     moved,
     quiet_evaluation,
-    select_tokens,
+    select_and_tell,
     transformers_core,
 )
 from unsmooth.scanning.data import Source, to_device
@@ -103,7 +104,7 @@ def explain(
         evidence = Evidence()
         if source is not None:
             entry = replace(anatomy, model=module if core is None else core)
-            _gather(evidence, entry, core, source, weights, here, effort)
+            _gather(evidence, entry, every_stack(module, [anatomy]), core, source, weights, here, effort)
         return assemble(module, anatomy, weights, evidence, source, name)
 
 
@@ -138,6 +139,7 @@ class Effort:
 def _gather(
     evidence: Evidence,
     anatomy: Anatomy,
+    stacks: Sequence[Anatomy],
     core: nn.Module | None,
     source: Source,
     weights: list[Weights],
@@ -145,15 +147,15 @@ def _gather(
     effort: Effort,
 ) -> None:
     by_path = {one.path: one for one in weights}
-    stacks = every_stack(anatomy.model, [anatomy])
     most = effort.max_batches
     total = source.batches if most is None else min(source.batches or most, most)
     with progress_bar("explain", total, enabled=effort.progress) as advance:
         for batch in islice(source.read(), most):
             called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
             [anatomy] = first_look(called, [anatomy], to_device(inputs, device))
-            real_BN = select_tokens(inputs, "all", frozenset(), 0, anatomy.reads).real_BN
-            view = observe(replace(anatomy, model=called), to_device(inputs, device), real_BN)
+            selection, notes = select_and_tell(inputs, "all", frozenset(), anatomy)
+            evidence.notes.update(notes)
+            view = observe(anatomy, to_device(inputs, device), selection.real_BN, called)
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
             evidence.digests.append(hash_batch(batch))
             advance()

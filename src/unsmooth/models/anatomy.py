@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -223,6 +224,10 @@ def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
             "none",
             f"a path of this model, such as {_suggest_pattern(model)}",
         )
+    lists = {re.sub(r"\d+", "*", name.rpartition(".")[0]): None for name in found}
+    if len(lists) > 1:
+        each = [f"{one}.*".lstrip(".") for one in lists]
+        raise expected(f"blocks of one stack at {pattern!r}", " and ".join(map(repr, each)), f"blocks={each[0]!r}")
     hosts = {host.name if (host := host_of(module)) else None for module in found.values()}
     if len(hosts) == 1 and hosts != {None}:
         return _within_a_stack(model, found)

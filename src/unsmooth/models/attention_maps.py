@@ -18,7 +18,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
-from unsmooth.models.watch import first_input, submodule
+from unsmooth.models.watch import check_called, first_input, submodule
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -85,12 +85,15 @@ def watch_attention(
 
         def restart(module: nn.Module, args: Any) -> None:
             recorder.call, recorder.depth = _Call(), 0
+            recorder.called.clear()
 
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path, block in anatomy.blocks.items():
-            attention = submodule(block, paths[path], anatomy.host)
-            _hook_block(block, attention, anatomy.host.batch_first(block), recorder, hook, observer, on_missing)
+            attention, batch_first = submodule(block, paths[path], anatomy.host), anatomy.host.batch_first(block)
+            _hook_block(path, block, attention, batch_first, recorder, hook, observer, on_missing)
+        for entry in anatomy.entries:
+            hook(entry.register_forward_hook, lambda *_: check_called(anatomy, recorder.called))
         with recorder:
             yield
 
@@ -147,6 +150,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.square = square
         self.call = _Call()
+        self.called: set[str] = set()
         self.depth = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,6 +174,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _hook_block(
+    path: str,
     block: nn.Module,
     attention: nn.Module,
     batch_first: bool,
@@ -180,6 +185,7 @@ def _hook_block(
 ) -> None:
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         recorder.call = _Call(layer=recorder.call.layer + 1)
+        recorder.called.add(path)
         # Of the block, not of its attention, which may look at windows: a map must be of all tokens.
         shape = first_input(args, kwargs).shape
         if len(shape) == 3:

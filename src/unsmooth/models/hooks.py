@@ -4,7 +4,8 @@ A model may be served by one thread while another looks at it. Torch calls a mod
 torch's own encoder leave its fused kernels where it has any. So the hooks of a thread stand in a table that only calls
 made in that thread find them in: other calls are not measured, not changed, and cannot fail in them. Threads that torch
 starts for itself are other threads too: of replicas (`nn.DataParallel`), and of blocks that a GPU runs again for a
-backward pass. What is compiled while somebody looks is compiled without the hooks.
+backward pass. A pass that runs some blocks of a stack in threads of its own is refused, as its curve would lack those.
+What is compiled while somebody looks is compiled without the hooks.
 """
 
 from __future__ import annotations
@@ -116,10 +117,15 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
         self.others = others
         self.ours: dict[int, _OfThread] = {}
         self.of: dict[int, dict[int, _OfThread]] = {}
-        self.lent = False
+        self.lent = self.asked_elsewhere = False
 
     def _mine(self) -> dict[int, _OfThread]:
-        return _NONE if torch.compiler.is_dynamo_compiling() else self.of.get(threading.get_ident(), _NONE)
+        if torch.compiler.is_dynamo_compiling():
+            return _NONE
+        if (mine := self.of.get(threading.get_ident())) is not None:
+            return mine
+        self.asked_elsewhere = True
+        return _NONE
 
     def _found(self) -> dict[int, Any]:
         """As they are now: a hook may take others away while torch goes through them."""
@@ -167,6 +173,11 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
     def __reduce__(self) -> Any:
         # In a copy, or in a file, nobody looks on.
         return OrderedDict, (list(self.others.items()),)
+
+
+def called_elsewhere(module: nn.Module) -> bool:
+    """Whether a thread without hooks on a module has called it since another one has some there."""
+    return any(getattr(vars(module)[name], "asked_elsewhere", False) for name in _TABLES.values())
 
 
 @contextmanager

@@ -29,8 +29,12 @@ def is_spread(model: nn.Module) -> bool:
     >>> is_spread(nn.Linear(2, 2))
     False
     """
-    offloading = any(getattr(hook, "offload", False) for module in model.modules() for hook in hooks_of(module))
-    return offloading or len({parameter.device for parameter in model.parameters()}) > 1
+    return is_offloaded(model) or len({parameter.device for parameter in model.parameters()}) > 1
+
+
+def is_offloaded(model: nn.Module) -> bool:
+    """Whether accelerate fetches parts of the model as they are called."""
+    return any(getattr(hook, "offload", False) for module in model.modules() for hook in hooks_of(module))
 
 
 def check_device(device: torch.device | str, hint: str = "device='cpu'") -> torch.device:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
 from unsmooth.models.remedied import extra_tokens
 
@@ -34,11 +34,13 @@ class Watch:
         layer: Blocks entered so far.
         real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
         stage: The stage of the block entered last, where there are stages.
+        called: Paths of the blocks entered so far.
     """
 
     layer: int = 0
     real_tokens_BN: Tensor | None = None
     stage: int | None = None
+    called: set[str] = field(default_factory=set)
 
 
 class SiteError(UnsmoothError):
@@ -76,13 +78,36 @@ def watch_blocks(
 
         def restart(module: nn.Module, args: Any) -> None:
             watch.layer, watch.real_tokens_BN = 0, None
+            watch.called.clear()
 
         # Before the blocks' own hooks, so that a model that is itself one block starts over first.
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path in anatomy.blocks:
             _hook_block(path, anatomy, hook, watch, observer, sites, on_call)
+        for entry in anatomy.entries:
+            hook(entry.register_forward_hook, lambda *_: check_called(anatomy, watch.called))
         yield watch
+
+
+def check_called(anatomy: Anatomy, called: Collection[str]) -> None:
+    """Refuse a pass that ran blocks in other threads, where no hook sees them; some it may leave out, or a stack."""
+    away = [path for path, block in anatomy.blocks.items() if path not in called and called_elsewhere(block)]
+    if away and (called or not anatomy.stack):
+        got = f"{len(called)} of {len(anatomy.blocks)}, and {away[0]!r} in another"
+        raise expected("blocks that run in the thread that calls the model", got, "a copy that one thread alone calls")
+
+
+def none_called() -> UnsmoothError:
+    """What to say of a pass that reached no block."""
+    got = "none that was called"
+    return expected("a model that calls its blocks", got, "another blocks pattern, or data that reaches them")
+
+
+def ran_again() -> UnsmoothError:
+    """What to say of a second run in a batch with a mask: it may be of either."""
+    got = "ones that ran again, on what may be other tokens"
+    return expected("blocks that run once in a batch whose mask is of their tokens", got, "the data of one run alone")
 
 
 def _hook_block(
@@ -108,6 +133,7 @@ def _hook_block(
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         watch.stage = stage
+        watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
         if watch.layer == 0:

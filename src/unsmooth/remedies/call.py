@@ -23,6 +23,8 @@ class _Thread:
 
 
 _LOCAL = threading.local()
+# Nobody may come or go while somebody looks at what all threads hold.
+_LOCK = threading.Lock()
 _Places = WeakKeyDictionary[_Thread, dict[str, Any]]
 
 
@@ -53,7 +55,8 @@ class Volatile:
             self.held.clear()
             return self.held
         place: dict[str, Any] = {}  # not by way of `held`, which another thread may have changed meanwhile
-        self._threads[_thread()] = self.held = place
+        with _LOCK:
+            self._threads[_thread()] = self.held = place
         return place
 
     def here(self) -> dict[str, Any]:
@@ -66,13 +69,15 @@ class Volatile:
 
     def every(self) -> list[dict[str, Any]]:
         """What all threads hold; not in compiled code."""
-        return [*self._threads.values(), self.held]
+        with _LOCK:
+            return [*self._threads.values(), self.held]
 
     def end(self) -> None:
         """Let go of what this thread holds."""
         place = self.here()
         if not torch.compiler.is_dynamo_compiling():
-            self._threads.pop(_thread(), None)
+            with _LOCK:
+                self._threads.pop(_thread(), None)
         place.clear()
 
     def __getstate__(self) -> dict[str, Any]:

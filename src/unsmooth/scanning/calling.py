@@ -16,7 +16,7 @@ from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts.torch_encoder import not_padding
-from unsmooth.models.spread import home_of, is_sharded, is_spread, sharded_as_before
+from unsmooth.models.spread import home_of, is_offloaded, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
 from unsmooth.scanning.data import KINDS, RawBatch, is_whole
 
@@ -74,8 +74,9 @@ def entry_of(
     """
     if not isinstance(inputs, Mapping):
         return entry, inputs
-    whole = stacks[0].model
-    if any(is_content(name) for name in inputs.keys() & (taken(whole) - taken(entry))):
+    whole, own = stacks[0].model, taken(entry)
+    beyond = any(is_content(name) for name in inputs.keys() & (taken(whole) - own))
+    if beyond or not any(is_content(name) or name in STAND_INS for name in inputs.keys() & own):
         entry = whole  # which makes of it what the model inside its heads reads
     if len(stacks) == 1 or any(key in inputs for key in STAND_INS):
         return entry, inputs
@@ -207,6 +208,31 @@ def select_tokens(
     if window is not None:
         return replace(known, window=window, width=width)
     return replace(known, selected_BN=selected, width=width)
+
+
+def select_and_tell(
+    inputs: RawBatch, choice: TokenChoice, special_ids: frozenset[int], anatomy: Anatomy
+) -> tuple[Selection, dict[str, None]]:
+    """Which tokens of a batch are measured in a stack, and what a reader must know of that."""
+    selection, notes = select_tokens(inputs, choice, special_ids, anatomy.prefix_tokens, anatomy.reads), []
+    fields: Mapping[str, Any] = inputs if isinstance(inputs, Mapping) else {}
+    if (padding := padding_shown(selection, choice, anatomy)) is not None:
+        notes.append(
+            f"Some texts are filled up with the padding id {padding} and the data has no "
+            f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
+        )
+    pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
+    if pixels is not None and pixels.eq(0).any():
+        notes.append(
+            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
+            'counted, unless a "token_mask" says which are real.'
+        )
+    if fields and not anatomy.reads.tokens and "token_mask" not in fields:
+        notes.append(
+            "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
+            'counted, unless a "token_mask" says which are real.'
+        )
+    return selection, dict.fromkeys(notes)
 
 
 def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
@@ -352,7 +378,7 @@ _AWAY = ForAllThreads[nn.Module, torch.device](home_of, nn.Module.to)
 def moved(model: nn.Module, device: torch.device | None) -> Iterator[torch.device]:
     """The model on `device` for the duration, in all threads, or where it already is."""
     home = home_of(model)
-    if any(one.is_meta for one in model.parameters()) and not is_spread(model):
+    if any(one.is_meta for one in model.parameters()) and not is_offloaded(model):
         raise expected("a model with weights", "one on the meta device, which holds none", "loading them first")
     away = device is not None and device != home
     if away and (is_spread(model) or is_sharded(model)):

@@ -16,6 +16,7 @@ from unsmooth.functional import BoundMetric, Tokens
 from unsmooth.functional._blocks import Reading, Shelf, Workspace, blocks, joined, measure, reading_of
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
+from unsmooth.models.watch import none_called, ran_again
 from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers, Values
 from unsmooth.scanning.calling import EVERYTHING, Selection
 from unsmooth.scanning.computing import MetricError, computed
@@ -98,7 +99,10 @@ class Collector:
             self.dtype = tensor.dtype
         place = Place(layer, site, self.watch.stage if self.watch else None)
         if place in self._places:
-            self._forget()  # of a stack that runs more than once, the last run counts
+            if self._selection.width is not None:
+                raise ran_again()
+            self.notes["The blocks ran more than once in a batch: what is measured is their last run."] = None
+            self._forget()
         first = self._shapes.setdefault((site, place.stage), tensor.shape)
         if first != tensor.shape:
             shapes = f"{tuple(first)} and, at layer {layer}, {tuple(tensor.shape)}"
@@ -221,10 +225,7 @@ class Collector:
     def end(self, batch: int) -> None:
         """Add the batch to the sums."""
         if not self._places:
-            raise UnsmoothError(
-                "Expected the model to call its blocks but none was called. "
-                "Try another blocks pattern, or data that reaches them."
-            )
+            raise none_called()
         self._measure()
         places, first = tuple(self._places), self.state is None
         if first:

@@ -24,6 +24,8 @@ TOKEN_FIELDS: Mapping[str, int] = {
     "input_values": 1,
 }
 """Fields that become tokens, with the number of axes that one sequence has there."""
+# Fields with an entry for each token.
+PER_TOKEN = ("attention_mask", "token_type_ids", "special_tokens_mask", "token_mask")
 # What transformers calls the inputs of its models.
 KINDS = {"input_ids": "texts", "pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}
 # A page of text per sequence: long enough for a stable mean, short enough for any model's positions.
@@ -196,7 +198,7 @@ def as_tensor(value: Any, field: str = "input_ids") -> Tensor | None:
         leaf: Any = value
         while isinstance(leaf, list | tuple) and leaf:
             leaf = leaf[0]
-        if not isinstance(leaf, int | float):
+        if not isinstance(leaf, int | float | numpy.number):
             return None
         try:
             value = numpy.asarray(value)
@@ -211,6 +213,9 @@ def as_tensor(value: Any, field: str = "input_ids") -> Tensor | None:
         value = torch.from_numpy(numpy.require(value, value.dtype.newbyteorder("="), ("C", "W")))
     if not isinstance(value, Tensor):
         return None
+    if value.is_nested or value.layout != torch.strided or value.is_meta:
+        kind = "nested" if value.is_nested else "without numbers" if value.is_meta else "sparse"
+        raise expected("dense tensors", f"one that is {kind}", "tensor.to_dense(), or a padded one with its mask")
     return value.long() if field.endswith("ids") and value.ndim <= 2 and is_whole(value) else value
 
 

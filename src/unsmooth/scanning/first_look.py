@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models import Anatomy
+from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
-from unsmooth.models.host import Reads
+from unsmooth.models.host import Host, Reads
 from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import pattern_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call
+from unsmooth.scanning.calling import RESERVED, call, is_content
 from unsmooth.scanning.data import RawBatch
 
 
@@ -42,11 +42,20 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
 def is_open(stack: Anatomy, inputs: RawBatch) -> bool:
     """Whether it is open what a stack reads of a batch.
 
-    It is for unknown blocks, and for a lone stack of known ones where the batch has more than one could read.
+    It is for unknown blocks, and for known ones where the batch has names of its own, or has more than one input that
+    a lone stack could read, or where several stacks would read one.
     """
     if stack.seen_to_read is not None:
         return False
-    return not stack.host.blocks or (not stack.stack and _of_several_kinds(inputs))
+    if not stack.host.blocks:
+        return True
+    if not isinstance(inputs, Mapping):
+        return False
+    if not any(map(is_content, inputs)) and stack.host.real_tokens is Host.real_tokens:
+        return True  # nor do its blocks show a mask as they are called
+    if stack.stack:
+        return sum(other.reads == stack.reads for other in find_stacks(stack.model)) > 1
+    return _of_several_kinds(inputs)
 
 
 def _of_several_kinds(inputs: RawBatch) -> bool:
@@ -66,7 +75,7 @@ def _tried(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> Anatomy:
     if glance.other_stream:
         raise expected(
             f"blocks with one stream of tokens at {_pattern(stack)!r}",
-            f"{' and '.join(glance.shapes)}, of which the next block takes first what is not first here",
+            f"{' and '.join(glance.shapes)}, of which the next block does not plainly take the first",
             "a pattern for modules that hand on one of them",
         )
     if not stack.host.blocks:
@@ -116,7 +125,9 @@ def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
         stream = first_input(args, kwargs)
         if len(glance.entered) == 1 and glance.left:
             first, *others = (_is_same(one, stream) for one in glance.left)
-            glance.other_stream = any(others) and not first
+            # Where something is done to it on the way, it may be any that has its shape.
+            likely = any(others) or sum(one.shape == stream.shape for one in glance.left) > 1
+            glance.other_stream = likely and not first
         if len(glance.entered) < 2:
             glance.entered.append(stream.clone())  # blocks may write into what they are handed
         if in_part and len(glance.entered) == 2:

@@ -18,7 +18,7 @@ from unsmooth.errors import expected
 from unsmooth.models import Anatomy, origin_of
 from unsmooth.models.origin import unwrapped
 from unsmooth.scanning.calling import RESERVED, STAND_INS, as_inputs, is_content, taken, transformers_core
-from unsmooth.scanning.data import KINDS, TOKEN_FIELDS, Preprocessing, RawBatch, is_whole
+from unsmooth.scanning.data import KINDS, PER_TOKEN, TOKEN_FIELDS, Preprocessing, RawBatch, is_whole
 
 _POSITIONS = re.compile(r"wpe|(embed_)?positions?|position_embeddings?")
 
@@ -172,9 +172,11 @@ class Reading:
             if field in TOKEN_FIELDS and tensor.numel() == 0:
                 got = f"{field} of shape {tuple(tensor.shape)}"
                 raise expected("at least one token in each batch", got, "leaving out what is empty")
-        for field in ("input_ids", "decoder_input_ids"):
+        for field in ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds"):
             if field in given and given[field].ndim == 2 and is_whole(given[field]):
-                self._check_ids(field, given[field], free="position_ids" in given)
+                self._check_ids(field, given[field])
+            if field in given and given[field].ndim > 1 and "position_ids" not in given:
+                self._check_length(field, given[field].shape[1])
         _check_masks(fields, given)
 
     def _check_kind(self, fields: Mapping[str, Any]) -> None:
@@ -186,7 +188,7 @@ class Reading:
             kind = KINDS.get(str(own), "other things")
             raise expected(f"{own!r}, as {self.name} reads {kind}", ", ".join(map(repr, given)), kind)
 
-    def _check_ids(self, field: str, ids_BN: Tensor, free: bool) -> None:
+    def _check_ids(self, field: str, ids_BN: Tensor) -> None:
         tables = self.by_field.get(field, self.tables)
         if tables.words is not None:
             beyond = [one for one in self.placeholders if one >= tables.words]
@@ -196,10 +198,13 @@ class Reading:
                 got = f"{field} with {least if least < 0 else most}"
                 hint = "the tokenizer that belongs to the model"
                 raise expected(f"token ids from 0 to {tables.words - 1}, the words that {self.name} knows,", got, hint)
-        if tables.places is not None and ids_BN.shape[1] > tables.places and not free:
-            got = f"{field} of {ids_BN.shape[1]}"
-            hint = f"shorter sequences, such as the first {tables.places} tokens"
-            raise expected(f"at most {tables.places} tokens, the positions that {self.name} has,", got, hint)
+
+    def _check_length(self, field: str, tokens: int) -> None:
+        places = self.by_field.get(field.replace("inputs_embeds", "input_ids"), self.tables).places
+        if places is not None and tokens > places:
+            hint = f"shorter sequences, such as the first {places} tokens"
+            got = f"{field} of {tokens}"
+            raise expected(f"at most {places} tokens, the positions that {self.name} has,", got, hint)
 
 
 def _implied(tensor: Tensor) -> str:
@@ -219,8 +224,11 @@ def _check_masks(fields: Mapping[str, Any], given: Mapping[str, Tensor]) -> None
             continue
         shape = tuple(given[f"{side}{tokens}"].shape)
         per_token = shape[:2] if tokens in ("input_ids", "inputs_embeds", "input_values") else shape[:1]
-        for name in ("attention_mask", "token_type_ids", "special_tokens_mask", "token_mask"):
+        for name in PER_TOKEN:
             mask = given.get(f"{side}{name}")
+            if mask is None and fields.get(f"{side}{name}") is not None:
+                got = type(fields[f"{side}{name}"]).__name__
+                raise expected(f"{side}{name} for {side}{tokens} of shape {shape}", got, "an array of numbers")
             if mask is None or mask.ndim != 2:
                 continue
             # How many tokens a model makes of sound is compared later with those that it has made.

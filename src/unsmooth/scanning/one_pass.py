@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,15 +17,13 @@ from unsmooth.models.spread import is_sharded
 from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
-    Selection,
     as_inputs,
     call,
     entry_of,
     every_stack,
     moved,
-    padding_shown,
     quiet_evaluation,
-    select_tokens,
+    select_and_tell,
     transformers_core,
 )
 from unsmooth.scanning.collect import Collector
@@ -135,7 +133,9 @@ def _read_all(
                 hooks.enter_context(_watching(watched, beside))
                 looked = True
             for one in watched:
-                one.collector.begin(_selection(one, inputs, special))
+                selection, notes = select_and_tell(inputs, one.plan.tokens, special, one.anatomy)
+                one.collector.notes.update(notes)
+                one.collector.begin(selection)
             call(entry, on_device)
             if number is None:
                 continue  # run for the sake of other ranks
@@ -172,34 +172,6 @@ def _watching(watched: Sequence[_Watched], stacks: Sequence[Anatomy]) -> Iterato
                     f"{count} blocks at {pattern!r} ran and were not measured: blocks={pattern!r} does that.": None
                     for pattern, count in Counter(map(pattern_of, called)).items()
                 }
-
-
-def _selection(one: _Watched, inputs: RawBatch, special: frozenset[int]) -> Selection:
-    """Which tokens of a batch are measured in a stack; what a reader must know of that becomes a note."""
-    anatomy, choice, notes = one.anatomy, one.plan.tokens, one.collector.notes
-    selection = select_tokens(inputs, choice, special, anatomy.prefix_tokens, anatomy.reads)
-    if (padding := padding_shown(selection, choice, anatomy)) is not None:
-        notes[
-            f"Some texts are filled up with the padding id {padding} and the data has no "
-            f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
-        ] = None
-    pixels = inputs.get("pixel_mask") if isinstance(inputs, Mapping) else None
-    if (
-        selection.real_BN is None
-        and anatomy.reads.tokens == "pixel_values"
-        and pixels is not None
-        and pixels.eq(0).any()
-    ):
-        notes[
-            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
-            'counted, unless a "token_mask" says which are real.'
-        ] = None
-    if isinstance(inputs, Mapping) and not anatomy.reads.tokens and "token_mask" not in inputs:
-        notes[
-            "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
-            'counted, unless a "token_mask" says which are real.'
-        ] = None
-    return selection
 
 
 def _vocabulary(core: nn.Module | None) -> int:

@@ -29,7 +29,7 @@ from unsmooth.scanning.data import (
     sequences_of,
     tensors,
 )
-from unsmooth.scanning.rows import Rows, encoding_of, is_ids, is_row, rows_in, rows_of_lists
+from unsmooth.scanning.rows import Rows, encoding_of, is_ids, is_row, rows_in, rows_of, rows_of_lists
 
 TEXT_SUFFIXES = (".txt", ".md", ".jsonl")
 TABLE_SUFFIXES: Mapping[str, str] = {".csv": ",", ".tsv": "\t"}
@@ -194,6 +194,8 @@ def _as_batch(item: Any, how: Preprocessing) -> tuple[RawBatch, Cut | None]:
         return _as_batch(rows[0], how)  # beside its labels
     if isinstance(item, Mapping):
         rows = rows_of_lists(item)
+    elif hasattr(item, "columns"):  # a table, as data sets of such a format yield
+        rows = rows_of(item)
     if rows and all(map(is_row, rows)):
         return encoding_of(rows[0], how).batch(rows)
     return first_of_pair(item), None

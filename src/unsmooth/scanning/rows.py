@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from unsmooth.errors import expected
-from unsmooth.scanning.data import TOKEN_FIELDS, Cut, Preprocessing, RawBatch, as_tensor, is_whole
+from unsmooth.scanning.data import PER_TOKEN, TOKEN_FIELDS, Cut, Preprocessing, RawBatch, as_tensor, is_whole
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage")
 """Which of several columns of strings is the text: the first of these that is there."""
@@ -39,9 +39,9 @@ class Rows:
 def rows_in(data: Any) -> Rows | None:
     """The rows of a table, a data set or a list of single sequences; None for what is sliced or batched already."""
     if hasattr(data, "iloc"):  # pandas, which need not be imported to be recognised
-        return Rows.of(data.to_dict("records") if hasattr(data, "columns") else data.tolist())
+        return Rows.of(rows_of(data) if hasattr(data, "columns") else data.tolist())
     if hasattr(data, "column_names") and hasattr(data, "__len__") and not isinstance(data, Mapping):
-        return Rows(len(data), lambda start, stop: _rows_of(data[start:stop]))  # of the package datasets
+        return Rows(len(data), lambda start, stop: rows_of(data[start:stop]))  # of the packages datasets and pyarrow
     if isinstance(data, Dataset) and hasattr(data, "__len__"):
         return Rows(len(data), lambda start, stop: [data[row] for row in range(start, stop)])
     if isinstance(data, numpy.ndarray | Tensor) and data.ndim == 4 and str(data.dtype).endswith("uint8"):
@@ -55,12 +55,17 @@ def rows_in(data: Any) -> Rows | None:
     return Rows.of(data) if is_row(data[0]) else None
 
 
-def _rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a table that is held by columns.
+def rows_of(columns: Any) -> list[dict[str, Any]]:
+    """Rows of a table that is held by columns: a dict of them, or what pandas, pyarrow and polars make of that.
 
-    >>> _rows_of({"text": ["a", "b"], "label": [0, 1]})
+    >>> rows_of({"text": ["a", "b"], "label": [0, 1]})
     [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 1}]
     """
+    if hasattr(columns, "iloc"):
+        return list(columns.to_dict("records"))
+    for name in ("to_pylist", "to_dicts"):
+        if hasattr(columns, name):
+            return list(getattr(columns, name)())
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -74,7 +79,7 @@ def rows_of_lists(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if len({len(value) for value in lists.values()}) > 1:
         sizes = ", ".join(f"{name!r}: {len(value)}" for name, value in lists.items())
         raise expected("columns of one length", sizes, "as many rows in each")
-    return _rows_of(lists)
+    return rows_of(lists)
 
 
 def is_row(item: Any) -> bool:
@@ -99,7 +104,7 @@ def _axes(value: Any) -> int:
 def is_ids(item: Any) -> bool:
     """Whether it is one sequence of token ids."""
     if isinstance(item, list | tuple):
-        return bool(item) and all(isinstance(one, int) and not isinstance(one, bool) for one in item)
+        return bool(item) and all(isinstance(one, int | numpy.integer) and not isinstance(one, bool) for one in item)
     if isinstance(item, Tensor):
         return item.ndim == 1 and is_whole(item)
     return isinstance(item, numpy.ndarray) and item.ndim == 1 and item.dtype.kind in "iu"
@@ -257,10 +262,25 @@ def _stacked(how: Preprocessing, rows: list[Any]) -> tuple[RawBatch, None]:
     if isinstance(rows[0], Mapping):
         joined: dict[str, Tensor] = {}
         for field in rows[0]:
-            joined = {**_joined(field, [row.get(field) for row in rows], how), **joined}
+            found = _joined(field, [row.get(field) for row in rows], how)
+            joined = {**found, **joined, field: found[field]}  # a mask that is given, not one that is made
+        _check_lengths(rows)
         return joined, None
     joined = _joined("input_ids" if is_ids(rows[0]) else "", rows, how)
     return joined if len(joined) > 1 else next(iter(joined.values())), None
+
+
+def _check_lengths(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What speaks of tokens one by one has as many entries in each row, before any is filled up."""
+    for side in ("", "decoder_"):
+        ids = f"{side}input_ids"
+        beside = [f"{side}{name}" for name in PER_TOKEN if ids in rows[0] and f"{side}{name}" in rows[0]]
+        for number, row in enumerate(rows):
+            for name in beside:
+                if len(row[name]) != len(row[ids]):
+                    got = f"{len(row[name])} in row {number} of its batch"
+                    hint = "the mask that came with those tokens"
+                    raise expected(f"{name} for {len(row[ids])} tokens", got, hint)
 
 
 def _joined(field: str, values: list[Any], how: Preprocessing) -> dict[str, Tensor]:
