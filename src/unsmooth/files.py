@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -14,10 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar, overload
+from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.schema import parse
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 T = TypeVar("T")
 
@@ -54,7 +58,26 @@ def open_file(path: Path) -> IO[bytes]:
         os.close(number)
         got = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device"
         raise expected(f"a regular file at {str(path)!r}", got, _AGAIN)
-    return os.fdopen(number, "rb")
+    return io.BufferedReader(_Readable(number))
+
+
+class _Readable(io.FileIO):
+    """A file whose system may fail to read on, as of a disk that breaks, or a process's memory."""
+
+    def readinto(self, buffer: Any) -> Any:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise expected("a readable file", error.strerror or type(error).__name__, _AGAIN) from None
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self.read(1 << 20) or b"", b""))
+
+    def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+        if size is None or size < 0:
+            return self.readall()
+        content = bytearray(size)
+        return bytes(content[: self.readinto(content)])
 
 
 def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
@@ -68,6 +91,33 @@ def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
         return content.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise expected(f"text in UTF-8 in {str(path)!r}", f"other bytes ({error.reason})", _AGAIN) from None
+
+
+# What is drawn by another program, as PostScript is, is no image here.
+_IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+_PIXELS, _PIXELS_A_BYTE = 1 << 24, 64
+
+
+def open_image(path: Path) -> Image:
+    """An image file in red, green and blue; of more than 16 million pixels, its size must be that of a picture.
+
+    Raises:
+        UnsmoothError: There is no such file, or what is wrong with it.
+    """
+    from PIL import Image
+
+    try:
+        with open_file(path) as file, Image.open(file, formats=_IMAGES) as image:
+            pixels, size = image.width * image.height, os.fstat(file.fileno()).st_size
+            if pixels > _PIXELS + _PIXELS_A_BYTE * size:
+                raise ValueError(f"{pixels:,} pixels in {size:,} bytes")
+            return image.convert("RGB")
+    except UnsmoothError:
+        raise
+    except Exception as error:  # of a broken image any may come
+        said = "no image" if isinstance(error, Image.UnidentifiedImageError) else " ".join(str(error).split())[:200]
+        got = said or type(error).__name__
+        raise expected(f"a whole image in {str(path)!r}", got, "replacing that file") from None
 
 
 class Careful:
@@ -247,6 +297,7 @@ def whole_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     folder = folder.resolve()
     place = folder.parent / f".{secrets.token_hex(8)}.tmp"
     draft = place / "new"
+    fresh = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder.parent)
@@ -267,6 +318,9 @@ def whole_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         raise _not_writable(f"a place to write {folder.name!r}", folder.parent, error) from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):  # until the first that holds something, as all do where it went well
+            for parent in fresh:
+                parent.rmdir()
 
 
 def _swap(draft: Path, folder: Path, old: Path) -> None:

@@ -25,8 +25,6 @@ _BLOCK = 1 << 22
 # Bytes of a shelf's slab, and how many numbers apart its tensors start at least.
 _SLAB = 1 << 20
 _ALIGNED = 64
-# Between these norms no square leaves the range of float32, of differences that are 1e-12 of a token neither.
-_SHORT, _LONG = 2.0**-10, 2.0**40
 
 Sums = dict[str, Tensor]
 """What is measured of tokens, named after the properties of `Tokens` that it fills in."""

@@ -30,7 +30,7 @@ def find_tokenizer(name: str, **options: Any) -> Any | None:
 def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
     """The tokenizer beside a network of ours, whose longest text is `length` tokens."""
     tokenizer = find_tokenizer(str(folder)) or _from_file(folder / "tokenizer.json")
-    if tokenizer is None:
+    if tokenizer is None or not len(tokenizer):
         return None
     if tokenizer.pad_token is None:
         # Padding is masked, so any token will do; the last is the rarest, or a byte that no text has.

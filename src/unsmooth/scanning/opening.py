@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from unsmooth.errors import expected
-from unsmooth.files import open_file
+from unsmooth.files import lines_of, open_file
 from unsmooth.scanning.data import (
     Cut,
     Preprocessing,
@@ -106,6 +106,9 @@ def _read_table(path: Path) -> list[Any]:
 
     try:
         with open_file(path) as file:
+            for _ in lines_of(file, path):  # none is too long
+                pass
+            file.seek(0)
             return list(pandas.read_csv(file, sep=TABLE_SUFFIXES[path.suffix.lower()]).to_dict("records"))
     except (OSError, ValueError) as error:
         problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
