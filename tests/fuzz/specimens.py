@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -177,7 +178,8 @@ def _write_run(folder: Path) -> None:
 
     train(tiny(remedies=("sharpen",)), folder)
     for path in folder.rglob("*"):
-        if path.is_file() and (path.name in (".lock", "scan.csv") or "events" in path.parts or "final" in path.parts):
+        unread = path.name in (".lock", "scan.csv") or not {"events", "final"}.isdisjoint(path.parts)
+        if path.is_file() and (unread or (path.name == "manifest.json" and path.parent != folder)):
             path.unlink()
 
 
@@ -198,7 +200,7 @@ def _use_run(folder: Path, random: Random) -> None:
         cli("report", str(folder))
     elif chosen < 0.4:
         cli("watch", str(folder), "--once")
-    elif chosen < 0.6:
+    with contextlib.suppress(unsmooth.UnsmoothError):
         place.config()
     for path in find_runs(folder):
         run = read_run(path)
@@ -313,7 +315,7 @@ def _change_archive(random: Random, folder: Path) -> Path:
     for other in folder.glob("a.*"):
         if other != path:
             other.unlink()
-    if random.random() < 0.5 or path.name == "a.gz":
+    if random.random() < 0.3 or path.name == "a.gz":
         if random.random() < 0.2 and path.name == "a.gz":
             path.write_bytes(_bomb())
             return path
@@ -330,7 +332,9 @@ def _change_archive(random: Random, folder: Path) -> Path:
         "ReCoRD",
     )
     sizes = random.choice(((0,), (2,), (2, 2), (1 << 24,), (5 << 20,) * 3))
-    files = {random.choice(odd) if random.random() < 0.5 else f"more-{n}": bytes(size) for n, size in enumerate(sizes)}
+    files = {f"more-{place}": bytes(size) for place, size in enumerate(sizes)}
+    if random.random() < 0.4:
+        files[random.choice(odd)] = b"x"
     if path.name == "a.zip":
         with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
@@ -340,7 +344,7 @@ def _change_archive(random: Random, folder: Path) -> Path:
     with tarfile.open(fileobj=made, mode="a") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
-            if random.random() < 0.5:
+            if random.random() < 0.2:
                 info.type = random.choice((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE))
             info.linkname = "../outside" if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
             info.size = len(content) if info.type == tarfile.REGTYPE else 0
@@ -387,6 +391,7 @@ def _write_data(folder: Path) -> None:
     _write_lines(folder / "source")
     (folder / "source" / "MultiRC" / "train.jsonl").unlink()
     get("superglue", str(folder / "source"), folder / "data")
+    shutil.rmtree(folder / "source")
 
 
 def _use_data(folder: Path, random: Random) -> None:
@@ -441,6 +446,21 @@ def _write_images(folder: Path) -> None:
     for number, name in enumerate(("train/a/0.png", "train/a/1.jpg", "train/b/0.gif", "val/a/0.png", "val/b/0.webp")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 8), (20 * number, 0, 0)).save(folder / name)
+
+
+def _change_image(random: Random, folder: Path) -> Path:
+    """Bytes of an image; more often another whole one in its place, of a mode and a shape that few have."""
+    from PIL import Image
+
+    path = random.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    if random.random() < 0.4:
+        return mutate(random, path)
+    mode = random.choice(("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "I;16", "F"))
+    size = random.choice(((1, 1), (1, 9_000), (9_000, 1), (2, 3), (4_000, 3_000)))
+    form = random.choice(("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP"))
+    with contextlib.suppress(OSError):  # not every format has every mode
+        Image.new(mode, size).save(path, form)
+    return path
 
 
 def _use_images(folder: Path, random: Random) -> None:
@@ -498,7 +518,7 @@ SPECIMENS: Mapping[str, Specimen] = {
         Specimen("archive", _write_archive, _use_archive, _change_archive),
         Specimen("data", _write_data, _use_data, change_one),
         Specimen("text", _write_text, _use_text, change_one),
-        Specimen("images", _write_images, _use_images, change_one),
+        Specimen("images", _write_images, _use_images, _change_image),
         Specimen("texts", _write_texts, _use_texts, _change_text, 2),
         Specimen("pickle", _write_pickle, _use_pickle, change_one),
     )
