@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import math
 import os
@@ -58,26 +57,13 @@ def open_file(path: Path) -> IO[bytes]:
         os.close(number)
         got = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device"
         raise expected(f"a regular file at {str(path)!r}", got, _AGAIN)
-    return io.BufferedReader(_Readable(number))
-
-
-class _Readable(io.FileIO):
-    """A file whose system may fail to read on, as of a disk that breaks, or a process's memory."""
-
-    def readinto(self, buffer: Any) -> Any:
-        try:
-            return super().readinto(buffer)
-        except OSError as error:
-            raise expected("a readable file", error.strerror or type(error).__name__, _AGAIN) from None
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self.read(1 << 20) or b"", b""))
-
-    def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
-        if size is None or size < 0:
-            return self.readall()
-        content = bytearray(size)
-        return bytes(content[: self.readinto(content)])
+    try:
+        os.lseek(number, 0, os.SEEK_END)  # what the system makes up, as a process's memory, is regular and has no end
+        os.lseek(number, 0, os.SEEK_SET)
+    except OSError as error:
+        os.close(number)
+        raise expected(f"a readable file {str(path)!r}", error.strerror or type(error).__name__, _AGAIN) from None
+    return os.fdopen(number, "rb")
 
 
 def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
@@ -274,14 +260,8 @@ def write_whole(path: Path, content: bytes | str) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Create `folder` and try to write there, before any work is done for it."""
-    probe = folder / f".{secrets.token_hex(8)}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise _not_writable("a writable folder", folder, error) from None
+    """Refuse a folder that nothing could be written to, before any work is done for it; leaves nothing behind."""
+    _probe(folder.resolve(), folder)
 
 
 @contextmanager
@@ -367,13 +347,17 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def check_room(folder: Path) -> None:
     """Refuse a place where `whole_folder` could make no folder; leaves nothing behind, not even the folder."""
-    place = folder.resolve().parent
-    while not place.exists():
+    if folder.exists() and not folder.is_dir():
+        raise _not_writable("a writable folder", folder, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    _probe(folder.resolve().parent, folder)
+
+
+def _probe(place: Path, folder: Path) -> None:
+    """Write where `place` is, or will be made, for the sake of `folder`."""
+    while not os.path.lexists(place):
         place = place.parent
     probe = place / f".{secrets.token_hex(8)}.tmp"
     try:
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         probe.touch()
         probe.unlink()
     except OSError as error:

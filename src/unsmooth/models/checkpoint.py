@@ -13,7 +13,7 @@ from unsmooth.models.resolve import Source
 from unsmooth.schema import parse
 from unsmooth.weights import Header, check_pickle, read_header
 
-_MOST = 1 << 18
+_MOST = 1 << 17
 _AGAIN = "to download the model again"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 

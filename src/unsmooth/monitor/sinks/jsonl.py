@@ -23,6 +23,7 @@ class JSONLines(Sink):
     def open(self, card: Card) -> str:
         """A line that says what follows; lines of an earlier run in the same folder stay in the file."""
         check_writable(card.folder)
+        card.folder.mkdir(parents=True, exist_ok=True)
         self._path = card.folder / FILE
         self._add(kind="start", step=card.step, name=card.name, **card.about)
         return ""

@@ -66,7 +66,7 @@ class Card:
     @property
     def files(self) -> int:
         """Files and folders that an archive of it may have."""
-        return 10_000
+        return 2_000
 
 
 @dataclass(frozen=True)
