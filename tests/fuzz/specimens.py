@@ -458,7 +458,7 @@ def _change_image(random: Random, folder: Path) -> Path:
     mode = random.choice(("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "I;16", "F"))
     size = random.choice(((1, 1), (1, 9_000), (9_000, 1), (2, 3), (4_000, 3_000)))
     form = random.choice(("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP"))
-    with contextlib.suppress(OSError):  # not every format has every mode
+    with contextlib.suppress(OSError, ValueError):  # not every format has every mode
         Image.new(mode, size).save(path, form)
     return path
 
