@@ -103,7 +103,7 @@ def open_image(path: Path) -> Image:
     except Exception as error:  # of a broken image any may come
         said = "no image" if isinstance(error, Image.UnidentifiedImageError) else " ".join(str(error).split())[:200]
         got = said or type(error).__name__
-        raise expected(f"a whole image in {str(path)!r}", got, "replacing that file") from None
+        raise expected(f"a whole image in {path}", got, "replacing that file") from None
 
 
 class Careful:

@@ -7,9 +7,14 @@ from typing import Any
 
 from unsmooth.models.quiet import quiet
 
+# Bytes of a file beside the weights; the largest vocabularies have a fourth of it.
+_LARGEST = 1 << 27
+
 
 def find_tokenizer(name: str, **options: Any) -> Any | None:
     """The tokenizer in a folder or the local cache, ready to pad; None where there is none."""
+    if any(path.stat().st_size > _LARGEST for path in Path(name).glob("*.json") if path.is_file()):
+        return None  # transformers would read all of it
     # Left open, remote code is a question that transformers asks on the terminal.
     options = {"trust_remote_code": False} | options
     try:
