@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar, overload
+from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.schema import parse
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 T = TypeVar("T")
 
@@ -54,6 +57,12 @@ def open_file(path: Path) -> IO[bytes]:
         os.close(number)
         got = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device"
         raise expected(f"a regular file at {str(path)!r}", got, _AGAIN)
+    try:
+        os.lseek(number, 0, os.SEEK_END)  # what the system makes up, as a process's memory, is regular and has no end
+        os.lseek(number, 0, os.SEEK_SET)
+    except OSError as error:
+        os.close(number)
+        raise expected(f"a readable file {str(path)!r}", error.strerror or type(error).__name__, _AGAIN) from None
     return os.fdopen(number, "rb")
 
 
@@ -68,6 +77,33 @@ def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
         return content.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise expected(f"text in UTF-8 in {str(path)!r}", f"other bytes ({error.reason})", _AGAIN) from None
+
+
+# What is drawn by another program, as PostScript is, is no image here.
+_IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+_PIXELS, _PIXELS_A_BYTE = 1 << 24, 64
+
+
+def open_image(path: Path) -> Image:
+    """An image file in red, green and blue; of more than 16 million pixels, its size must be that of a picture.
+
+    Raises:
+        UnsmoothError: There is no such file, or what is wrong with it.
+    """
+    from PIL import Image
+
+    try:
+        with open_file(path) as file, Image.open(file, formats=_IMAGES) as image:
+            pixels, size = image.width * image.height, os.fstat(file.fileno()).st_size
+            if pixels > _PIXELS + _PIXELS_A_BYTE * size:
+                raise ValueError(f"{pixels:,} pixels in {size:,} bytes")
+            return image.convert("RGB")
+    except UnsmoothError:
+        raise
+    except Exception as error:  # of a broken image any may come
+        said = "no image" if isinstance(error, Image.UnidentifiedImageError) else " ".join(str(error).split())[:200]
+        got = said or type(error).__name__
+        raise expected(f"a whole image in {path}", got, "replacing that file") from None
 
 
 class Careful:
@@ -224,16 +260,8 @@ def write_whole(path: Path, content: bytes | str) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written to, before any work is done for it; leaves nothing behind."""
-    try:
-        place = folder.resolve()
-        while not place.exists():
-            place = place.parent
-        probe = place / f".{secrets.token_hex(8)}.tmp"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise _not_writable("a writable folder", folder, error) from None
+    """Refuse a folder that nothing could be written to, before any work is done for it; leaves nothing behind."""
+    _probe(folder.resolve(), folder)
 
 
 @contextmanager
@@ -249,6 +277,7 @@ def whole_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     folder = folder.resolve()
     place = folder.parent / f".{secrets.token_hex(8)}.tmp"
     draft = place / "new"
+    fresh = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder.parent)
@@ -269,6 +298,9 @@ def whole_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         raise _not_writable(f"a place to write {folder.name!r}", folder.parent, error) from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):  # until the first that holds something, as all do where it went well
+            for parent in fresh:
+                parent.rmdir()
 
 
 def _swap(draft: Path, folder: Path, old: Path) -> None:
@@ -314,8 +346,22 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def check_room(folder: Path) -> None:
-    """The same for a place where `whole_folder` is to make a folder."""
-    check_writable(folder if folder.is_file() else folder.resolve().parent)
+    """Refuse a place where `whole_folder` could make no folder; leaves nothing behind, not even the folder."""
+    if folder.exists() and not folder.is_dir():
+        raise _not_writable("a writable folder", folder, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    _probe(folder.resolve().parent, folder)
+
+
+def _probe(place: Path, folder: Path) -> None:
+    """Write where `place` is, or will be made, for the sake of `folder`."""
+    while not os.path.lexists(place):
+        place = place.parent
+    probe = place / f".{secrets.token_hex(8)}.tmp"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _not_writable("a writable folder", folder, error) from None
 
 
 def finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ _ODD: tuple[Any, ...] = (
     *("mean_cosine", "residual", "smoothing", "step", "nan", "1e999", "\n\r\t", "{{7*7}}", "[bold]", "%s%n"),
     *([], {}, [[]], [None], [1, 2, 3], {"a": {}}, {"": 0}, [0] * 5_000, {"\x1b[31m": [1]}),
 )
+_STEERING = ("\x1b[2J", "\x1b]0;title\x07", "\u202e", "\x9b31m", "\r", "[bold]", "</script>", "\ud800")
 
 
 def deep(levels: int, within: bool) -> Any:
@@ -51,7 +53,9 @@ def places(content: Any) -> list[tuple[Any, Any]]:
 
 
 def change_json(random: Random, content: Any) -> Any:
-    """One to three values, keys or lists of plain data, changed."""
+    """One to three values, keys or lists of plain data, changed; or words of it, all through."""
+    if isinstance(content, dict) and random.random() < 0.1:
+        return _rename(random, content)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if not (isinstance(content, dict | list) and (known := places(content))):
             return random.choice(_ODD)
@@ -59,9 +63,51 @@ def change_json(random: Random, content: Any) -> Any:
         by_kind: dict[Any, list[tuple[Any, Any]]] = {}
         for home, key in known:
             by_kind.setdefault(key if isinstance(key, str) else ("item", len(home) > 3), []).append((home, key))
-        home, key = random.choice(by_kind[random.choice(list(by_kind))])
-        _change(random, home, key, known)
+        alike = by_kind[random.choice(list(by_kind))]
+        home, key = random.choice(alike)
+        kind = random.random()
+        if kind < 0.1:  # what stands in two places of one kind, exchanged
+            other, place = random.choice(alike)
+            home[key], other[place] = other[place], home[key]
+        elif kind < 0.5:
+            home[key] = _alike(random, home[key], known)
+        else:
+            _change(random, home, key, known)
     return content
+
+
+def _rename(random: Random, content: dict[str, Any]) -> Any:
+    """Words replaced wherever they stand, so that what belongs together still does."""
+    words = sorted({home[key] for home, key in places(content) if isinstance(home[key], str)})
+    new = {word: word + random.choice(_STEERING) for word in words if random.random() < 0.4}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {new.get(key, key): renamed(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [renamed(one) for one in value]
+        return new.get(value, value) if isinstance(value, str) else value
+
+    return renamed(content)
+
+
+def _alike(random: Random, value: Any, known: list[tuple[Any, Any]]) -> Any:
+    """Another value of the same kind: that passes every check but those of ranges, and of what fits together."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return random.choice((value + 1, value - 1, -value, 2 * value, 1000 * value, 0, 1, 4096, 10**6, 10**9, 2**62))
+    if isinstance(value, float):
+        return random.choice((-value, value + 1, 1e6 * value, 1e-6 * value, 0.0, 1e300, -1e300, 1e-300))
+    if isinstance(value, str):
+        words = [home[key] for home, key in known if isinstance(home[key], str)]
+        return random.choice((random.choice(words), value + random.choice(_STEERING), value[1:], value.upper()))
+    if isinstance(value, list):
+        return random.choice((value[::-1], value[1:], value + value[:1], random.sample(value, len(value))))
+    if isinstance(value, dict):
+        names = random.sample(list(value), len(value))
+        return dict(zip(names, value.values(), strict=True))
+    return random.choice(_ODD)
 
 
 def _change(random: Random, home: Any, key: Any, known: list[tuple[Any, Any]]) -> None:
@@ -98,8 +144,8 @@ def _change(random: Random, home: Any, key: Any, known: list[tuple[Any, Any]]) -
         )
 
 
-def mutate(random: Random, path: Path) -> None:
-    """Change a file by what it is: most changes leave its form as it was, so that they get past the first check."""
+def mutate(random: Random, path: Path) -> Path:
+    """Change a file by what it is, and give it back: most changes leave its form, and so get past the first check."""
     if random.random() < 0.1:
         swap(random, path)
     elif path.suffix == ".json" and random.random() < 0.85:
@@ -113,10 +159,13 @@ def mutate(random: Random, path: Path) -> None:
         path.write_text("\n".join(map(json.dumps, lines)) + random.choice(("\n", "", '\n{"step":')))
     elif path.suffix == ".safetensors" and random.random() < 0.85:
         change_safetensors(random, path)
+    elif path.suffix == ".png" and random.random() < 0.5:
+        change_sides(random, path)
     elif path.suffix == ".gguf" and random.random() < 0.7:
         change_numbers(random, path)
     else:
         change_bytes(random, path)
+    return path
 
 
 def swap(random: Random, path: Path) -> None:
@@ -126,6 +175,7 @@ def swap(random: Random, path: Path) -> None:
         lambda: None,
         lambda: os.mkfifo(path),
         lambda: path.symlink_to("/dev/zero"),
+        lambda: path.symlink_to("/proc/self/mem"),
         lambda: path.symlink_to(path.name),
         path.mkdir,
         lambda: path.write_bytes(b""),
@@ -171,6 +221,14 @@ def change_safetensors(random: Random, path: Path) -> None:
         for _ in range(random.choice((1, 8, len(body) // 4))):
             body[random.randrange(len(body))] = random.choice((0, 0x7F, 0x80, 0xFF))
     path.write_bytes(length.to_bytes(8, "little") + header + bytes(body))
+
+
+def change_sides(random: Random, path: Path) -> None:
+    """Width and height of a PNG image, with the checksum that belongs to them."""
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", *(random.choice((0, 1, 9, 4_000, 13_000, 50_000, 2**31)) for _ in range(2)))
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
 
 
 def change_numbers(random: Random, path: Path) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 class Outcome:
     """Counts of one part, and what it found.
 
-    Each part is a module of this package with ``run(seed, seconds, tries=None) -> Outcome``: it stops after `seconds`,
-    or after `tries` tries where that is given, and the same seed makes the same tries.
+    Each part is a module of this package with ``run(seed, seconds, tries=None, first=False) -> Outcome``: it stops
+    after `seconds`, after `tries` tries where that is given, or at the `first` finding if so asked, and the same seed
+    makes the same tries.
 
     Args:
         tries: Inputs tried.

@@ -33,8 +33,8 @@ from unsmooth.errors import UnsmoothError
 SECONDS, BYTES = 2.0, 256 << 20
 # Other processes on the machine make it slower, but nobody waits for ever.
 _PATIENCE = 60.0
-# Whoever raises in here has not got past the first check.
-_FIRST = ("unsmooth/files.py", "unsmooth/weights.py")
+# A refusal that is made in here is the first check's.
+_FIRST = ("unsmooth/files.py", "unsmooth/weights.py", "data/pickles.py")
 
 
 class _Fixed(Random):
@@ -49,16 +49,19 @@ class _Fixed(Random):
         return self.chance
 
 
-def run(seed: int, seconds: float, tries: int | None = None) -> Outcome:
+def run(seed: int, seconds: float, tries: int | None = None, first: bool = False) -> Outcome:
     """See `Outcome`."""
     outcome, counts = Outcome(), {name: Counter[str]() for name in SPECIMENS}
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)
         for name, one in SPECIMENS.items():
             one.write(home / "valid" / name)
-        end, number = time.monotonic() + seconds, 0
-        while time.monotonic() < end and (tries is None or number < tries):
-            for line in _worker(home, seed, number, end, tries):
+        begun, number, warming = time.monotonic(), 0, 0.0
+        while (left := seconds + warming - (time.monotonic() - begun)) > 0 and (tries is None or number < tries):
+            for line in _worker(home, seed, number, left, tries):
+                if "warming" in line:
+                    warming += line["warming"]
+                    continue
                 number = line["number"] + 1
                 outcome.tries += 1
                 outcome.past += line["past"]
@@ -68,11 +71,14 @@ def run(seed: int, seconds: float, tries: int | None = None) -> Outcome:
                     found = f"readers seed={seed} number={line['number']} {line['name']}: {line['wrong']}"
                     outcome.findings.append(found)
                     print(found, file=sys.stderr, flush=True)  # of a long run, before its end
+                if first and outcome.findings:
+                    seconds = 0.0
+                    break
     outcome.counts = {name: (found["past"], found["tries"]) for name, found in counts.items()}
     return outcome
 
 
-def _worker(home: Path, seed: int, start: int, end: float, tries: int | None) -> Any:
+def _worker(home: Path, seed: int, start: int, seconds: float, tries: int | None) -> Any:
     """Lines of tries from `start` on, by another process, until that ends or has to be ended."""
     inlet, outlet = os.pipe()
     child = os.fork()
@@ -80,7 +86,7 @@ def _worker(home: Path, seed: int, start: int, end: float, tries: int | None) ->
         os.close(inlet)
         code = 1
         try:
-            _work(home, seed, start, end, tries, outlet)
+            _work(home, seed, start, seconds, tries, outlet)
             code = 0
         finally:
             os._exit(code)
@@ -93,7 +99,9 @@ def _worker(home: Path, seed: int, start: int, end: float, tries: int | None) ->
             block = os.read(inlet, 1 << 16) if ready else b""
             *lines, rest = (rest + block).split(b"\n")
             for line in map(json.loads, lines):
-                if "wrong" in line:
+                if "number" not in line:
+                    yield line
+                elif "wrong" in line:
                     under_way = None
                     yield line
                 else:
@@ -110,60 +118,76 @@ def _worker(home: Path, seed: int, start: int, end: float, tries: int | None) ->
         yield under_way | {"past": 1, "wrong": wrong}
 
 
-def _work(home: Path, seed: int, start: int, end: float, tries: int | None, outlet: int) -> None:
+def _work(home: Path, seed: int, start: int, seconds: float, tries: int | None, outlet: int) -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
+    warnings.simplefilter("ignore")
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     scratch = Path(tempfile.mkdtemp(dir=home))
-    opened: list[str] = []
-    sys.addaudithook(
-        lambda event, words: opened.append(str(words[0])) if event == "open" and "outside" in str(words[0]) else None
-    )
+    seen = _Seen(str(scratch))
     names = [name for name, one in SPECIMENS.items() for _ in range(one.often)]
-    warm: set[str] = set()
     # A try that asks for far more is stopped before the machine is. Not address space, of which charts reserve much.
     resource.setrlimit(resource.RLIMIT_DATA, (6 << 30,) * 2)
-    number = start
+    end, number, warm = time.monotonic() + seconds, start, set[str]()
     while time.monotonic() < end and (tries is None or number < tries):
         random = Random(f"{seed}/{number}")
         one = SPECIMENS[random.choice(names)]
         if one.name not in warm:  # what it imports is not the try's to pay for
-            warm.add(one.name)
+            begun = time.monotonic()
             for chance in (0.0, 0.2, 0.5, 0.9):
-                _try(one, home, scratch, _Fixed(chance), opened, change=False)
-        os.write(outlet, json.dumps({"number": number, "name": one.name}).encode() + b"\n")
-        past, wrong = _try(one, home, scratch, random, opened, change=True)
-        os.write(
-            outlet, json.dumps({"number": number, "name": one.name, "past": past, "wrong": wrong}).encode() + b"\n"
-        )
+                shutil.rmtree(scratch)
+                one.read(Path(shutil.copytree(home / "valid" / one.name, scratch)), _Fixed(chance))
+            warm.add(one.name)
+            end += (took := time.monotonic() - begun)
+            os.write(outlet, json.dumps({"warming": took}).encode() + b"\n")
+        line = {"number": number, "name": one.name}
+        os.write(outlet, json.dumps(line).encode() + b"\n")
+        past, wrong = _try(one, home, scratch, random, seen)
+        os.write(outlet, json.dumps(line | {"past": past, "wrong": wrong}).encode() + b"\n")
         number += 1
 
 
-def _try(
-    one: Specimen, home: Path, scratch: Path, random: Random, opened: list[str], *, change: bool
-) -> tuple[int, str]:
-    """Whether it got past the first check, and what is wrong."""
+class _Seen:
+    """What a try opened below a folder, and whether a first check refused anything, told to the user or not."""
+
+    def __init__(self, folder: str) -> None:
+        self.opened: set[str] = set()
+        self.refused = False
+        sys.addaudithook(lambda event, words: self._open(str(words[0]), folder) if event == "open" else None)
+        make = UnsmoothError.__init__
+
+        def refuse(error: UnsmoothError, *words: Any) -> None:
+            make(error, *words)
+            frame: Any = sys._getframe(1)
+            while frame.f_code.co_filename.endswith("unsmooth/errors.py"):
+                frame = frame.f_back
+            self.refused |= frame.f_code.co_filename.endswith(_FIRST) or frame.f_code.co_name == "_broken"
+
+        UnsmoothError.__init__ = refuse  # type: ignore[method-assign]
+
+    def _open(self, path: str, folder: str) -> None:
+        if path.startswith(folder):
+            self.opened.add(path)
+
+
+def _try(one: Specimen, home: Path, scratch: Path, random: Random, seen: _Seen) -> tuple[int, str]:
+    """Whether what is wrong was read and got past the first check, and what is wrong with the outcome."""
     shutil.rmtree(scratch, ignore_errors=True)
     folder, outside = scratch / "here", scratch / "outside"
     shutil.copytree(home / "valid" / one.name, folder)
     shutil.copytree(folder, outside / "a")
-    if change:
-        one.change(random, folder)
+    changed = one.change(random, folder)
     told = json.dumps(sorted(map(str, outside.rglob("*")))), sorted(map(str, scratch.glob("*")))
-    opened.clear()
+    seen.opened.clear()
+    seen.refused = False
     Path("/proc/self/clear_refs").write_text("5")
     before, begun = _peak(), time.process_time()
-    past, wrong = 1, ""
+    wrong = ""
     try:
         one.read(folder, random)
     except UnsmoothError as error:
-        first: BaseException = error
-        while isinstance(first.__context__, UnsmoothError):  # told again in other words
-            first = first.__context__
-        past = int(not traceback.extract_tb(first.__traceback__)[-1].filename.endswith(_FIRST))
         wrong = "several lines" if "\n" in str(error) else "a long line" if len(str(error)) > 2_000 else ""
     except BaseException as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -173,11 +197,11 @@ def _try(
         wrong = f"took {seconds:.1f} s"
     if not wrong and taken > BYTES:
         wrong = f"took {taken / 2**20:.0f} MiB"
-    if not wrong and opened:
-        wrong = f"opened {opened[0]!r}"
+    if not wrong and (out := sorted(path for path in seen.opened if path.startswith(str(outside)))):
+        wrong = f"opened {out[0]!r}"
     if not wrong and told != (json.dumps(sorted(map(str, outside.rglob("*")))), sorted(map(str, scratch.glob("*")))):
         wrong = "wrote outside of its folder"
-    return past, wrong
+    return int(str(changed) in seen.opened and not seen.refused), wrong
 
 
 def _peak() -> int:

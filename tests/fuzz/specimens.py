@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -41,22 +42,22 @@ class Specimen:
         name: What they are.
         write: Puts them into a folder.
         read: Reads them the way a user does, and uses what was read.
-        change: Makes them wrong; one file by its form unless told.
+        change: Makes one of them wrong, and says which.
         often: Tries of it among those of others: what takes long is tried less often.
     """
 
     name: str
     write: Callable[[Path], Any]
     read: Use
-    change: Callable[[Random, Path], None]
+    change: Callable[[Random, Path], Path]
     often: int = 4
 
 
-def change_one(random: Random, folder: Path) -> None:
+def change_one(random: Random, folder: Path) -> Path:
     """One file of a folder, of those that say what the others are more often."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     telling = [path for path in files if path.suffix in (".json", ".jsonl", ".safetensors")]
-    mutate(random, random.choice(telling if telling and random.random() < 0.8 else files))
+    return mutate(random, random.choice(telling if telling and random.random() < 0.8 else files))
 
 
 def cli(*words: str) -> None:
@@ -92,7 +93,7 @@ def _use_scan(folder: Path, random: Random) -> None:
     page_data(series_of([scan]))
     for name in scan.metrics:
         scan.curve(name)
-    if random.random() < 0.3:
+    if random.random() < 0.5:
         cli("compare", str(folder), str(folder))
     if random.random() < 0.1:
         from unsmooth.report import write_report
@@ -177,7 +178,8 @@ def _write_run(folder: Path) -> None:
 
     train(tiny(remedies=("sharpen",)), folder)
     for path in folder.rglob("*"):
-        if path.is_file() and (path.name in (".lock", "scan.csv") or "events" in path.parts or "final" in path.parts):
+        unread = path.name in (".lock", "scan.csv") or not {"events", "final"}.isdisjoint(path.parts)
+        if path.is_file() and (unread or (path.name == "manifest.json" and path.parent != folder)):
             path.unlink()
 
 
@@ -198,7 +200,7 @@ def _use_run(folder: Path, random: Random) -> None:
         cli("report", str(folder))
     elif chosen < 0.4:
         cli("watch", str(folder), "--once")
-    elif chosen < 0.6:
+    with contextlib.suppress(unsmooth.UnsmoothError):
         place.config()
     for path in find_runs(folder):
         run = read_run(path)
@@ -308,39 +310,50 @@ def _write_archive(folder: Path) -> None:
     inside.rmdir()
 
 
-def _change_archive(random: Random, folder: Path) -> None:
+def _change_archive(random: Random, folder: Path) -> Path:
     path = random.choice(sorted(folder.glob("a.*")))
     for other in folder.glob("a.*"):
         if other != path:
             other.unlink()
-    if random.random() < 0.5 or path.name == "a.gz":
+    if random.random() < 0.3 or path.name == "a.gz":
         if random.random() < 0.2 and path.name == "a.gz":
             path.write_bytes(_bomb())
-        else:
-            mutate(random, path)
-        return
-    name = random.choice(
-        ("../outside/new", "/tmp/unsmooth-fuzz", "ReCoRD/../../outside/b", "..\\b", "a\x00b", "", "x" * 300)
+            return path
+        return mutate(random, path)
+    # Some names that lead out, and sizes that are too much alone or together.
+    odd = (
+        "../outside/new",
+        "/tmp/unsmooth-fuzz",
+        "ReCoRD/../../outside/b",
+        "..\\b",
+        "a\x00b",
+        "n",
+        "x" * 300,
+        "ReCoRD",
     )
-    content = random.choice((b"", b"{}", bytes(1 << 24)))
+    sizes = random.choice(((0,), (2,), (2, 2), (1 << 24,), (5 << 20,) * 3))
+    files = {f"more-{place}": bytes(size) for place, size in enumerate(sizes)}
+    if random.random() < 0.4:
+        files[random.choice(odd)] = b"x"
     if path.name == "a.zip":
         with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(name or "n", content)
-        return
-    raw = gzip.decompress(path.read_bytes()) if path.name.endswith("gz") else path.read_bytes()
-    made = io.BytesIO(raw)
+            for name, content in files.items():
+                archive.writestr(name, content)
+        return path
+    made = io.BytesIO(gzip.decompress(path.read_bytes()) if path.name.endswith("gz") else path.read_bytes())
     with tarfile.open(fileobj=made, mode="a") as tar:
-        info = tarfile.TarInfo(name)
-        info.type = random.choice(
-            (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
-        )
-        info.linkname = "../outside" if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
-        info.size = len(content) if info.type == tarfile.REGTYPE else 0
-        info.mode = random.choice((0o644, 0o4777, 0))
-        if random.random() < 0.3:
-            info.pax_headers = {"comment": "a" * random.choice((10, 1 << 23))}
-        tar.addfile(info, io.BytesIO(content) if info.size else None)
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            if random.random() < 0.2:
+                info.type = random.choice((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE))
+            info.linkname = "../outside" if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            info.size = len(content) if info.type == tarfile.REGTYPE else 0
+            info.mode = random.choice((0o644, 0o4777, 0))
+            if random.random() < 0.3:
+                info.pax_headers = {"comment": "a" * random.choice((10, 1 << 23))}
+            tar.addfile(info, io.BytesIO(content) if info.size else None)
     path.write_bytes(gzip.compress(made.getvalue(), 1) if path.name.endswith("gz") else made.getvalue())
+    return path
 
 
 _MADE: list[bytes] = []
@@ -361,7 +374,7 @@ def _use_archive(folder: Path, random: Random) -> None:
     place = folder / "unpacked"
     try:
         if path.exists():
-            unpack(path, place, 1 << 23)
+            unpack(path, place, 1 << 23, 1_000)
     finally:
         size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
         assert size <= (1 << 23), f"{size} bytes unpacked"
@@ -378,6 +391,7 @@ def _write_data(folder: Path) -> None:
     _write_lines(folder / "source")
     (folder / "source" / "MultiRC" / "train.jsonl").unlink()
     get("superglue", str(folder / "source"), folder / "data")
+    shutil.rmtree(folder / "source")
 
 
 def _use_data(folder: Path, random: Random) -> None:
@@ -416,6 +430,75 @@ def _use_pickle(folder: Path, random: Random) -> None:
     assert len(labels) <= 10_000_000
 
 
+def _write_nested(folder: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = transformers.Gemma3TextConfig(**sizes, vocab_size=20, head_dim=8, num_key_value_heads=1)
+    image = transformers.SiglipVisionConfig(**sizes, image_size=8, patch_size=4)
+    config = transformers.Gemma3Config(text_config=text, vision_config=image, mm_tokens_per_image=4)
+    transformers.Gemma3Model(config).save_pretrained(folder)
+
+
+def _write_images(folder: Path) -> None:
+    from PIL import Image
+
+    for number, name in enumerate(("train/a/0.png", "train/a/1.jpg", "train/b/0.gif", "val/a/0.png", "val/b/0.webp")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 8), (20 * number, 0, 0)).save(folder / name)
+
+
+def _change_image(random: Random, folder: Path) -> Path:
+    """Bytes of an image; more often another whole one in its place, of a mode and a shape that few have."""
+    from PIL import Image
+
+    path = random.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    if random.random() < 0.4:
+        return mutate(random, path)
+    mode = random.choice(("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "I;16", "F"))
+    size = random.choice(((1, 1), (1, 9_000), (9_000, 1), (2, 3), (4_000, 3_000)))
+    form = random.choice(("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP"))
+    with contextlib.suppress(OSError, ValueError):  # not every format has every mode
+        Image.new(mode, size).save(path, form)
+    return path
+
+
+def _use_images(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.image_folder import read_image_folders, read_whole
+
+    train, test = read_image_folders(folder)
+    for number in range(len(train)):
+        train.load(number, 1, 8)
+        train.load_eval(number, 8)
+    read_whole(train, test, "tried", 8)
+
+
+def _write_texts(folder: Path) -> None:
+    from tests.models.checkpoints import save_bert
+
+    save_bert(folder / ".model")
+    (folder / "a.txt").write_text("tokens grow\n\nalike with depth\n")
+    (folder / "a.jsonl").write_text('{"text": "tokens grow"}\n' * 3)
+    (folder / "a.csv").write_text("text,label\ntokens grow,1\nalike,2\n")
+    (folder / "a.tsv").write_text("text\tlabel\ntokens grow\t1\n")
+
+
+def _change_text(random: Random, folder: Path) -> Path:
+    return mutate(random, random.choice(sorted(folder.glob("a.*"))))
+
+
+def _use_texts(folder: Path, random: Random) -> None:
+    from unsmooth.models.preprocess import find_tokenizer
+    from unsmooth.scanning.data import Preprocessing
+    from unsmooth.scanning.opening import open_data
+
+    how = Preprocessing(find_tokenizer(str(folder / ".model")), None, 2, 8, 8)
+    for path in sorted(folder.glob("a.*")):
+        with contextlib.suppress(unsmooth.UnsmoothError):
+            for batch in open_data(path, how).read():
+                assert set(batch) >= {"input_ids"}
+
+
 SPECIMENS: Mapping[str, Specimen] = {
     one.name: one
     for one in (
@@ -425,6 +508,7 @@ SPECIMENS: Mapping[str, Specimen] = {
         Specimen("remedied", _write_remedied, _use_model, change_one),
         Specimen("transformers", _write_bert, _use_checkpoint, change_one, 2),
         Specimen("sharded", _write_sharded, _use_checkpoint, change_one, 1),
+        Specimen("nested", _write_nested, _use_checkpoint, change_one, 2),
         Specimen("gguf", _write_gguf, _use_checkpoint, change_one, 2),
         Specimen("run", _write_run, _use_run, change_one, 4),
         Specimen("monitor", _write_monitor, _use_monitor, change_one),
@@ -434,6 +518,8 @@ SPECIMENS: Mapping[str, Specimen] = {
         Specimen("archive", _write_archive, _use_archive, _change_archive),
         Specimen("data", _write_data, _use_data, change_one),
         Specimen("text", _write_text, _use_text, change_one),
+        Specimen("images", _write_images, _use_images, _change_image),
+        Specimen("texts", _write_texts, _use_texts, _change_text, 2),
         Specimen("pickle", _write_pickle, _use_pickle, change_one),
     )
 }

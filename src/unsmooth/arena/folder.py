@@ -49,9 +49,10 @@ class ArenaFolder:
     def check_writable(self) -> None:
         """Create what is missing and try to write there, before any work is done for it."""
         try:
-            check_writable(self.path)
-            if self.apart is not None:
-                check_writable(self.apart)
+            for path in (self.path, self.apart):
+                if path is not None:
+                    check_writable(path)
+                    path.mkdir(parents=True, exist_ok=True)
         except UnsmoothError:
             self.forget_unbegun()
             raise

@@ -52,8 +52,8 @@ def head_similarity(attention: Tensor, mask: Tensor | None = None, *, causal: bo
     if mask is not None:
         values = values.masked_fill(~(mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1), 0.0)
     counted_BN = real_BN & (visible_keys(values, real_BN, causal) > 1)
-    # Squares of weights below 1e-19 are nothing in float32; a cosine does not depend on the length of a row.
-    largest_BHQ1 = values.amax(dim=-1, keepdim=True)
+    # A row of tiny weights has a direction too: in units of its largest no square is zero.
+    largest_BHQ1 = values.detach().abs().amax(dim=-1, keepdim=True)
     values = values / largest_BHQ1.masked_fill(largest_BHQ1 == 0, 1.0)
     norms_BHQ = euclidean_norm(values)
     unit_BHQK = values * inverse(norms_BHQ).unsqueeze(-1)

@@ -13,7 +13,7 @@ from unsmooth.models.resolve import Source
 from unsmooth.schema import parse
 from unsmooth.weights import Header, check_pickle, read_header
 
-_MOST = 1 << 18
+_MOST = 1 << 17
 _AGAIN = "to download the model again"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -38,14 +38,17 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _check_counts(config: object, above: str = "") -> None:
+def _check_counts(config: Any, name: str = "", counts: bool = False, deep: int = 0) -> None:
     """Refuse more layers, heads or labels than any model has, of which transformers makes lists at once."""
-    for name, value in config.items() if isinstance(config, dict) else ():
-        counts = name.startswith(("num_", "n_")) or any(word in name for word in ("layer", "depth", "label", "block"))
-        for one in value if isinstance(value, list) else (value,):
-            if counts and isinstance(one, int | float) and not abs(one) <= _MOST:
-                raise expected(f"{above}{name} of at most {_MOST:,} in config.json", one, "another copy of it")
-        _check_counts(value, f"{above}{name}.")
+    got = len(config) if isinstance(config, dict | list) else config
+    if (counts or deep > 1) and isinstance(got, int | float) and not abs(got) <= _MOST:
+        raise expected(f"{name} of at most {_MOST:,} in config.json", got, "another copy of it")
+    if isinstance(config, list):  # in lists of lists numbers stand for how often something comes
+        for one in config:
+            _check_counts(one, name, counts, deep + 1)
+    for key, value in config.items() if isinstance(config, dict) else ():
+        counted = key.startswith(("num_", "n_")) or any(word in key for word in ("layer", "depth", "label", "block"))
+        _check_counts(value, f"{name}.{key}".lstrip("."), counted)
 
 
 def check_model_type(config: dict[str, Any], source: Source, trust_remote_code: bool) -> None:

@@ -99,7 +99,7 @@ def load(
         notes=notes,
     )
     set_origin(model, origin)
-    if (folder / "remedies.json").is_file():
+    if os.path.lexists(folder / "remedies.json"):
         _restore_remedies(model, folder, origin)
     return model.to(wanted_device).eval()
 
@@ -118,7 +118,7 @@ def _load_own(name: str, dtype: torch.dtype | str) -> nn.Module:
     processor = load_pixels(folder) or find_image_processor(str(folder))
     origin = Origin(id=name, path=str(folder), tokenizer=tokenizer, image_processor=processor)
     set_origin(model, origin)
-    if (folder / "remedies.json").is_file():
+    if os.path.lexists(folder / "remedies.json"):
         _restore_remedies(model, folder, origin)
     return model
 

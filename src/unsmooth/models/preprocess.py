@@ -7,9 +7,14 @@ from typing import Any
 
 from unsmooth.models.quiet import quiet
 
+# Bytes of a file beside the weights; the largest vocabularies have a fourth of it.
+_LARGEST = 1 << 27
+
 
 def find_tokenizer(name: str, **options: Any) -> Any | None:
     """The tokenizer in a folder or the local cache, ready to pad; None where there is none."""
+    if any(path.stat().st_size > _LARGEST for path in Path(name).glob("*.json") if path.is_file()):
+        return None  # transformers would read all of it
     # Left open, remote code is a question that transformers asks on the terminal.
     options = {"trust_remote_code": False} | options
     try:
@@ -30,7 +35,7 @@ def find_tokenizer(name: str, **options: Any) -> Any | None:
 def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
     """The tokenizer beside a network of ours, whose longest text is `length` tokens."""
     tokenizer = find_tokenizer(str(folder)) or _from_file(folder / "tokenizer.json")
-    if tokenizer is None:
+    if tokenizer is None or not len(tokenizer):
         return None
     if tokenizer.pad_token is None:
         # Padding is masked, so any token will do; the last is the rarest, or a byte that no text has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -67,6 +68,10 @@ class Stack:
             rate = getattr(self, name)
             if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0.0 <= rate < 1.0:
                 raise expected(f"{name} from 0 up to, not including, 1", repr(rate), f"{name}=0.1")
+        if not 0.0 < self.eps < math.inf:
+            raise expected("eps above 0", repr(self.eps), "eps=1e-6")
+        if not math.isfinite(scale := getattr(self, "embedding_scale", 1.0)):
+            raise expected("a finite embedding_scale", repr(scale), "embedding_scale=1.0")
 
     @property
     def head_dim(self) -> int:

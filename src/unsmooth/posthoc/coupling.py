@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from unsmooth.errors import expected
+
 # Largest logarithm by which one coupling stretches a dimension: e² is plenty, and nothing overflows.
 _MOST = 2.0
 
@@ -139,6 +141,8 @@ class CouplingFlow(nn.Module):
 def flow_with(weights: dict[str, Tensor], dimensions: int) -> CouplingFlow:
     """The flow that has these weights, as wide and deep as they say, in float64."""
     layers = len({name.split(".")[1] for name in weights})
+    if (found := len(weights["steps.0.log_scale"])) != dimensions:  # before matrices of that size are drawn
+        raise expected(f"a flow of {dimensions} dimensions", found, "the tensors that were saved with them")
     flow = CouplingFlow(dimensions, layers, weights["steps.0.first.weight"].shape[0], seed=0).double()
     flow.load_state_dict(weights)
     return flow

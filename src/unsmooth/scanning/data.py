@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.files import open_file, parse_json
+from unsmooth.files import lines_of, open_file, parse_json
 
 RawBatch: TypeAlias = Tensor | Mapping[str, Any]
 
@@ -113,7 +113,7 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
     """Texts of one file: `column` of each line of .jsonl ("text"), else paragraphs, else lines where none is blank."""
     try:
         with open_file(path) as file:
-            content = file.read().decode("utf-8-sig")
+            content = b"".join(lines_of(file, path)).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         got = "one that is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         hint = "its text in a file of its own (.txt, .md, .jsonl)"

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from unsmooth.errors import expected
-from unsmooth.files import open_file
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.files import lines_of, open_file
 from unsmooth.scanning.data import (
     Cut,
     Preprocessing,
@@ -81,7 +81,7 @@ def _names_a_path(text: str) -> bool:
 def _open_path(path: Path, how: Preprocessing) -> Source:
     if not path.exists():
         raise expected("an existing text file or folder", repr(str(path)), "the path of a .txt file or of a folder")
-    if path.is_file():
+    if not path.is_dir():
         if path.suffix.lower() in IMAGE_SUFFIXES:
             return _open_rows(Rows.of([path]), how, {"path": path.name})
         if path.suffix.lower() in TABLE_SUFFIXES:
@@ -106,7 +106,12 @@ def _read_table(path: Path) -> list[Any]:
 
     try:
         with open_file(path) as file:
+            for _ in lines_of(file, path):  # none is too long
+                pass
+            file.seek(0)
             return list(pandas.read_csv(file, sep=TABLE_SUFFIXES[path.suffix.lower()]).to_dict("records"))
+    except UnsmoothError:
+        raise
     except (OSError, ValueError) as error:
         problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise expected(f"a readable table at {path.name}", problem, "another file") from None

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from unsmooth.errors import expected
+from unsmooth.files import open_image
 from unsmooth.scanning.data import PER_TOKEN, TOKEN_FIELDS, Cut, Preprocessing, RawBatch, as_tensor, is_whole
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage")
@@ -246,15 +247,7 @@ def _open_image(item: Any) -> Any:
         channels_first = item.shape[0] in (1, 3, 4) and item.shape[2] not in (1, 3, 4)
         pixels = item.transpose(1, 2, 0) if channels_first else item
         item = Image.fromarray(numpy.ascontiguousarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels))
-    if not isinstance(item, Path):
-        return item.convert("RGB")
-    try:
-        with Image.open(item) as opened:
-            return opened.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise expected(
-            f"a readable image at {item.name}", f"a broken one ({error})", "removing or replacing that file"
-        ) from None
+    return open_image(item) if isinstance(item, Path) else item.convert("RGB")
 
 
 def _stacked(how: Preprocessing, rows: list[Any]) -> tuple[RawBatch, None]:

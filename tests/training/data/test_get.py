@@ -226,7 +226,7 @@ def test_a_source_that_cannot_be_read(small: Small, tmp_path: Path, monkeypatch:
     def denied(path: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("unsmooth.training.data.cifar_records.numpy.fromfile", denied)
+    monkeypatch.setattr("unsmooth.training.data.cifar_records.open_file", denied)
     refused("cifar100", source, tmp_path / "data", "a source that can be read", "Permission denied", "train.bin")
 
 

@@ -19,7 +19,11 @@ from unsmooth.files import Careful, below, open_file
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 SUFFIXES = (*_TAR, ".zip", ".gz")
 _PACKED: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open}
-_MOST_FILES = 100_000
+# By the readers of such files, on others.
+_RAISED = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, EOFError, zlib.error),
+    *(ValueError, RuntimeError, NotImplementedError, struct.error, OverflowError),
+)
 
 
 def is_archive(path: Path) -> bool:
@@ -31,7 +35,7 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def unpack(path: Path, folder: Path, most: int) -> Path:
+def unpack(path: Path, folder: Path, most: int, files: int) -> Path:
     """Unpack an archive into `folder`, which is returned.
 
     Files alone are taken, each counted as it comes out: what an archive says of its sizes may be wrong.
@@ -40,14 +44,17 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
         path: The archive.
         folder: Where to; nothing leaves it.
         most: Bytes that it may come to.
+        files: How many files and folders it may have.
     """
     folder.mkdir(parents=True, exist_ok=True)
     room = most
     try:
         with open_file(path) as file:
             for number, (name, stream) in enumerate(_members(path.name, file, most)):
-                if number >= _MOST_FILES:
-                    raise expected(f"at most {_MOST_FILES:,} files in {path}", "more", "another source")
+                if number >= files:
+                    raise expected(f"at most {files:,} files in {path}", "more", "another source")
+                if stream is None:
+                    continue
                 try:
                     place = below(folder, name)
                 except UnsmoothError:
@@ -60,34 +67,32 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
                         if room < 0:
                             raise expected(f"at most {most:,} bytes in {path}", "more once unpacked", "another source")
                         target.write(block)
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, EOFError, zlib.error) as error:
+    except UnsmoothError:
+        raise
+    except (FileExistsError, IsADirectoryError, NotADirectoryError):  # a file where it has a folder
+        raise _broken(path, ValueError("two files in one place")) from None
+    except _RAISED as error:
         raise _broken(path, error) from None
-    except (ValueError, RuntimeError, NotImplementedError, struct.error, OverflowError) as error:
-        if isinstance(error, UnsmoothError):
-            raise
-        raise _broken(path, error) from None  # what the readers of such files raise on others
     return folder
 
 
 def _members(name: str, file: IO[bytes], most: int) -> Iterator[tuple[str, Any]]:
-    """Names and contents of the files in an archive, one after the other."""
+    """Names and contents of what is in an archive, one after the other; folders have none."""
     if name.lower().endswith(_TAR):
         # ".tar.gz" or ".tgz", and so on.
         unpacked = next((opened(file) for end, opened in _PACKED.items() if name.lower().endswith(end)), file)
         careful: Any = Careful(unpacked, 2 * most)
         with tarfile.open(fileobj=careful, mode="r:") as archive:
             for member in archive:
-                if member.isfile():
-                    yield member.name, archive.extractfile(member)
-                elif not member.isdir():
+                if not (member.isfile() or member.isdir()):
                     got = f"{member.name!r}, a link or a device"
                     raise expected(f"an archive that stays in its folder in {name}", got, "another source")
+                yield member.name, archive.extractfile(member) if member.isfile() else None
     elif name.lower().endswith(".zip"):
         careful = Careful(file)
         with zipfile.ZipFile(careful) as zipped:
             for part in zipped.infolist():
-                if not part.is_dir():
-                    yield part.filename, zipped.open(part)
+                yield part.filename, None if part.is_dir() else zipped.open(part)
     else:
         yield name[: -len(".gz")], gzip.GzipFile(fileobj=file)
 

@@ -63,6 +63,11 @@ class Card:
         """Bytes that an archive of it may come to; the largest of SuperGLUE's files have a tenth of it."""
         return 1 << 30
 
+    @property
+    def files(self) -> int:
+        """Files and folders that an archive of it may have."""
+        return 2_000
+
 
 @dataclass(frozen=True)
 class CifarCard(Card):
@@ -94,6 +99,11 @@ class CifarCard(Card):
         368880000
         """
         return 2 * sum(self.sizes.values()) * self.record
+
+    @property
+    def files(self) -> int:
+        """Twice the images: each may be a file."""
+        return 2 * sum(self.sizes.values())
 
     @property
     def labels(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy
 
 from unsmooth.errors import expected
+from unsmooth.files import open_file
 from unsmooth.training.data.cards import CifarCard
 from unsmooth.training.data.digests import records_digest
 
@@ -26,10 +28,11 @@ def read_records(paths: list[Path], card: CifarCard) -> numpy.ndarray:
     """Records (count, bytes) uint8 of the files, in their order."""
     parts = []
     for path in paths:
-        content = numpy.fromfile(path, dtype=numpy.uint8)
-        if not content.size or content.size % card.record:
-            raise expected(f"{path} to hold whole records of {card.record} bytes", f"{content.size} bytes", again(card))
-        parts.append(content.reshape(-1, card.record))
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not 0 < size <= card.most or size % card.record:
+                raise expected(f"{path} to hold whole records of {card.record} bytes", f"{size} bytes", again(card))
+            parts.append(numpy.frombuffer(bytearray(file.read(size)), dtype=numpy.uint8).reshape(-1, card.record))
     return numpy.concatenate(parts)
 
 

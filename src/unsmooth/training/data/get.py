@@ -73,12 +73,12 @@ def _reading(draft: Path) -> Iterator[None]:
 def _origin(wanted: Card, source: str | None, held: Path, progress: Progress | None) -> tuple[str, Path | str]:
     """What to call the source, and the folder, file or hub name that it is."""
     if source is None:
-        return wanted.url, unpack(download(wanted, held, progress), held / "unpacked", wanted.most)
+        return wanted.url, unpack(download(wanted, held, progress), held / "unpacked", wanted.most, wanted.files)
     path = Path(source).expanduser()
     if path.is_dir() and (path / wanted.archive).is_file():
         path = path / wanted.archive
     if path.is_file() and is_archive(path):
-        return path.name, unpack(path, held / "unpacked", wanted.most)
+        return path.name, unpack(path, held / "unpacked", wanted.most, wanted.files)
     if path.exists():
         return path.name, path
     if is_archive(path) or source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -132,7 +132,9 @@ def _text_file(wanted: TextCard, place: Path, held: Path) -> Path:
             return files[wanted.name + suffix]
     for suffix in (".gz", ".zip"):
         if wanted.name + suffix in files:
-            return _text_file(wanted, unpack(files[wanted.name + suffix], held / "inner", wanted.most), held)
+            return _text_file(
+                wanted, unpack(files[wanted.name + suffix], held / "inner", wanted.most, wanted.files), held
+            )
     raise expected(f"{wanted.name} or {wanted.archive} in {place}", missing(place), f"a copy of {wanted.archive}")
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy
 import torch
@@ -18,11 +17,13 @@ from torch import Tensor
 
 from unsmooth import keyed
 from unsmooth.errors import expected
+from unsmooth.files import open_image
 from unsmooth.training.data.images import Images, missing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _TRIES = 10
 _SCALE = (0.08, 1.0)
@@ -60,7 +61,8 @@ class ImageFolder:
         """Of the names and sizes of the files: their content would take minutes to read."""
         state = hashlib.sha256()
         for file in self.files:
-            state.update(f"{file}\0{(self.folder / file).stat().st_size}\n".encode("utf-8", "surrogateescape"))
+            size = _found(os.stat, self.folder / file).st_size
+            state.update(f"{file}\0{size}\n".encode("utf-8", "surrogateescape"))
         return state.hexdigest()
 
     def load(self, index: int, key: int, size: int) -> Tensor:
@@ -74,37 +76,26 @@ class ImageFolder:
             key: A key of `unsmooth.keyed` for this image in this epoch.
             size: Height and width of the result.
         """
-        with self._opened(index) as image:
-            left, top, width, height = random_part(image.width, image.height, key)
-            # Cropped first: the filter must not see what lies outside of the part.
-            return _tensor(_resized(image.crop((left, top, left + width, top + height)), size, size))
+        image = self._opened(index)
+        left, top, width, height = random_part(image.width, image.height, key)
+        # Cropped first: the filter must not see what lies outside of the part.
+        return _tensor(_resized(image.crop((left, top, left + width, top + height)), size, size))
 
     def load_eval(self, index: int, size: int) -> Tensor:
         """An image for evaluation, (3, size, size) uint8: 224/256 of the shorter side, from the centre."""
-        with self._opened(index) as image:
-            short = round(size / _KEPT)
-            scale = short / min(image.width, image.height)
-            width, height = max(short, int(image.width * scale)), max(short, int(image.height * scale))
-            left, top = round((width - size) / 2), round((height - size) / 2)
-            return _tensor(_resized(image, width, height).crop((left, top, left + size, top + size)))
+        image = self._opened(index)
+        short = round(size / _KEPT)
+        scale = short / min(image.width, image.height)
+        width, height = max(short, int(image.width * scale)), max(short, int(image.height * scale))
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        return _tensor(_resized(image, width, height).crop((left, top, left + size, top + size)))
 
     def load_whole(self, index: int) -> Tensor:
         """An image as it is, (3, height, width) uint8."""
-        with self._opened(index) as image:
-            return _tensor(image)
+        return _tensor(self._opened(index))
 
-    @contextmanager
-    def _opened(self, index: int) -> Iterator[Image]:
-        from PIL import Image, UnidentifiedImageError
-
-        path = self.folder / self.files[index]
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-            said = "no image" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split())
-            raise expected(f"a whole image in {path}", said or type(error).__name__, "replacing that file") from None
-        yield image
+    def _opened(self, index: int) -> Image:
+        return _found(open_image, self.folder / self.files[index])
 
 
 def read_image_folder(folder: str | Path) -> ImageFolder:
@@ -179,6 +170,13 @@ def random_part(width: int, height: int, key: int) -> tuple[int, int, int, int]:
     return (width - part_width) // 2, (height - part_height) // 2, part_width, part_height
 
 
+def _found(read: Callable[[Path], T], path: Path) -> T:
+    try:
+        return read(path)
+    except OSError as error:
+        raise expected(f"a whole image in {str(path)!r}", error.strerror, "replacing that file") from None
+
+
 def _is_class(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir() and not entry.name.startswith(".")
 
@@ -203,10 +201,10 @@ def _stacked(folder: ImageFolder, size: int | None) -> Tensor:
     shape = first.shape if size is None else torch.Size((3, size, size))
     images = torch.empty(len(folder), *shape, dtype=torch.uint8)
     for index in range(len(folder)):
-        with folder._opened(index) as image:
-            if size is not None and image.size != (size, size):
-                image = _resized(image, size, size)
-            pixels = _tensor(image)
+        image = folder._opened(index)
+        if size is not None and image.size != (size, size):
+            image = _resized(image, size, size)
+        pixels = _tensor(image)
         if pixels.shape != shape:
             got = f"{pixels.shape[2]} × {pixels.shape[1]} in {folder.folder / folder.files[index]}"
             raise expected(f"images of one size, {shape[2]} × {shape[1]}", got, "a size to resize them to")
