@@ -213,8 +213,8 @@ def as_tensor(value: Any, field: str = "input_ids") -> Tensor | None:
         value = torch.from_numpy(numpy.require(value, value.dtype.newbyteorder("="), ("C", "W")))
     if not isinstance(value, Tensor):
         return None
-    if value.is_nested or value.layout != torch.strided or value.is_meta:
-        kind = "nested" if value.is_nested else "without numbers" if value.is_meta else "sparse"
+    if value.is_nested or value.layout != torch.strided:
+        kind = "nested" if value.is_nested else "sparse"
         raise expected("dense tensors", f"one that is {kind}", "tensor.to_dense(), or a padded one with its mask")
     return value.long() if field.endswith("ids") and value.ndim <= 2 and is_whole(value) else value
 

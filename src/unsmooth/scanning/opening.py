@@ -203,7 +203,14 @@ def _as_batch(item: Any, how: Preprocessing) -> tuple[RawBatch, Cut | None]:
         rows = rows_of(item)
     if rows and all(map(is_row, rows)):
         return encoding_of(rows[0], how).batch(rows)
-    return first_of_pair(item), None
+    return _with_numbers(first_of_pair(item)), None
+
+
+def _with_numbers(batch: RawBatch) -> RawBatch:
+    values = [batch] if isinstance(batch, Tensor) else batch.values()
+    if any(isinstance(value, Tensor) and value.is_meta for value in values):
+        raise expected("tensors with numbers", "one on the meta device, which has none", "reading the data first")
+    return batch
 
 
 def _sliced(
@@ -219,6 +226,6 @@ def _sliced(
 
     def read() -> Iterator[RawBatch]:
         for start in range(0, size, step):
-            yield cut(start, min(start + step, size))
+            yield _with_numbers(cut(start, min(start + step, size)))
 
     return Source(kind, read, -(-size // step), {**(details or {}), "batch_size": step})
