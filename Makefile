@@ -110,6 +110,7 @@ curves: $(VENV)/minilm
 
 bench-remedies: $(VENV)/installed
 	$(BIN)/python -m benchmarks.remedy_cost --again
+	$(BIN)/python -m benchmarks.basis_cost
 	$(BIN)/python -m benchmarks.sharpen_training
 	$(BIN)/python -m benchmarks.apply_cost
 	$(BIN)/python -m benchmarks.remedy_page

@@ -67,7 +67,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = BertModel(BertConfig())
     runs = []
-    for basis in ("gram", "orthogonal", "general"):
+    for basis in ("schur", "general", "orthogonal", "gram"):
         for start in ("project", "fresh"):
             runs.append(measure(model, basis, start, options.repeats))
             print(json.dumps(runs[-1]), flush=True)

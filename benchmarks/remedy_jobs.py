@@ -41,11 +41,14 @@ class Variant:
 
 
 PRE_NORM_VARIANTS = (
-    Variant("sharpen", {"start": "fresh"}, 1.02, fold=True),
-    Variant("smooth", {"start": "fresh"}, 1.02, fold=True),
+    Variant("sharpen", {"basis": "schur", "start": "fresh"}, 1.10, fold=True),
+    Variant("smooth", {"basis": "schur", "start": "fresh"}, 1.10, fold=True),
+    Variant("sharpen", {"basis": "general", "start": "fresh"}, 1.10),
     Variant("sharpen", {"basis": "orthogonal", "start": "fresh"}, 1.10, fold=True),
     Variant("smooth", {"basis": "orthogonal", "start": "fresh"}, 1.10, fold=True),
-    Variant("sharpen", {"basis": "general", "start": "fresh"}),
+    Variant("sharpen", {"basis": "gram", "start": "fresh"}, fold=True),
+    Variant("smooth", {"basis": "gram", "start": "fresh"}, fold=True),
+    Variant("sharpen", {"basis": "gram", "eigenvalues": "rescale", "start": "fresh"}, 1.02),
     Variant("deescalate", {}, 1.03),
     Variant("deescalate", {"place": "residual"}, 1.03),
     Variant("deescalate", {"place": "norm"}, 1.03),

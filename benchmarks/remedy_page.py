@@ -108,6 +108,17 @@ def _measured(row: dict[str, Any] | None, bar: float | None) -> str:
     return f"**{text}**" if bar is not None and round(row["over_plain"], 2) > bar else text
 
 
+KEPT = {
+    "off_orthonormal": "‖VᵀV − I‖₂",
+    "off_triangle": "‖H − QTQᵀ‖/‖H‖",
+    "off_inverse": "‖VX − I‖₂",
+    "diagonal_outside": "diag(T) past the interval",
+    "outside_folded": "eigenvalues past it, folded",
+    "folded_apart": "folded, logits apart",
+    "norm": "‖H‖₂",
+}
+
+
 def keeping(found: Any) -> str:
     """What sharpen and smooth keep over training."""
     rows = [
@@ -116,11 +127,11 @@ def keeping(found: Any) -> str:
             run["basis"],
             run["precision"],
             f"{run['loss_first']:.2f} → {run['loss_last']:.2f}",
-            *(_small(run.get(key)) for key in ("off_orthonormal", "off_orthonormal_bf16", "outside_folded")),
+            *(_small(run.get(key)) for key in KEPT),
         ]
         for run in found["runs"]
     ]
-    header = ["remedy", "basis", "precision", "loss", "‖VᵀV − I‖₂", "of its bfloat16 copy", "past the interval, folded"]
+    header = ["remedy", "basis", "precision", "loss", *KEPT.values()]
     return f"## What {found['steps']:,} training steps leave standing\n\n{found['what']}\n\n" + table(header, rows)
 
 

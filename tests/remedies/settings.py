@@ -73,13 +73,16 @@ _EXPERTS = ("mixtral",)
 _WRITTEN_OUT = ("mpnet", "deberta_v2", "bloom", "falcon", "falcon_one_norm", "falcon_in_turn")
 
 _SPECTRAL = {
-    "gram, projected": Setting(),
-    "gram, fresh": Setting({"start": "fresh"}),
+    "schur, projected": Setting(),
+    "schur, fresh": Setting({"start": "fresh", "limit": None}),
+    "schur, T capped": Setting({"upper": 0.5, "eigenvalues": "square"}),
+    "general, projected": Setting({"basis": "general"}),
+    "general, fresh": Setting({"basis": "general", "start": "fresh", "limit": 2.0}),
     "orthogonal, projected": Setting({"basis": "orthogonal"}),
     "orthogonal, fresh, ψ by a sigmoid": Setting({"basis": "orthogonal", "start": "fresh", "eigenvalues": "sigmoid"}),
-    "orthogonal, ±ψ²": Setting({"basis": "orthogonal", "eigenvalues": "square"}),
-    "general, projected": Setting({"basis": "general"}),
-    "general, fresh": Setting({"basis": "general", "start": "fresh"}),
+    "gram, projected": Setting({"basis": "gram"}),
+    "gram, fresh": Setting({"basis": "gram", "start": "fresh"}),
+    "gram, rescaled": Setting({"basis": "gram", "eigenvalues": "rescale"}),
 }
 
 _TO_PRE = ("torch_post", "torch_tokens_first", "own_encoder_post", "own_decoder_relative", "torch_decoder_post")

@@ -70,7 +70,7 @@ def test_scaled_branches_scale_h(host: str) -> None:
 
 @each_host
 def test_computed_weights_are_read(host: str) -> None:
-    values = value_projection(unsmooth.apply(HOSTS[host](), "sharpen"), 2)
+    values = value_projection(unsmooth.apply(HOSTS[host](), "sharpen", basis="gram"), 2)
     eigenvalues = torch.linalg.eigvals(values.summed().double())
     assert eigenvalues.imag.abs().max() < 1e-4
     assert eigenvalues.real.min() >= -1.0 - 1e-4

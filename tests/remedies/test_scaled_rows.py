@@ -7,7 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from tests.remedies.hosts import BY_NAME
 from unsmooth.models import find_anatomy
 from unsmooth.remedies.block import sites_of
-from unsmooth.remedies.spectral.scaled import scaled_rows
+from unsmooth.remedies.spectral.gram import scaled_rows
 from unsmooth.remedies.spectral.slots import ValueSlots
 
 # Separate, in one row of three, head by head, stored the other way round.

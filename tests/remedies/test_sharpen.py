@@ -16,7 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.models import value_projection
 
 HOSTS = ["bert", "albert", "gpt2", "neox_parallel", "llama", "vit", "torch_post"]
-BASES = ["gram", "orthogonal", "general"]
+BASES = ["schur", "general", "orthogonal", "gram"]
 ENDS = {"sharpen": (-1.0, 0.0), "smooth": (0.0, 1.0)}
 HEADS, WIDTH, DIM = 4, 8, 32
 
@@ -69,6 +69,20 @@ def outside(eigenvalues: np.ndarray, ends: tuple[float, float]) -> float:
     return max(np.abs(eigenvalues.imag).max(), ends[0] - real.min(), real.max() - ends[1])
 
 
+def eigenvalues_of(h: np.ndarray, value: np.ndarray, basis: str) -> np.ndarray:
+    """By numpy; of a Schur form, which may be defective, from the triangle that its orthonormal V makes of H.
+
+    Eigenvalues of a defective matrix cannot be computed to more than a root of the precision.
+    """
+    if basis != "schur":
+        return np.linalg.eigvals(h)
+    np.testing.assert_allclose(value.T @ value, np.eye(value.shape[1]), atol=1e-10)
+    np.testing.assert_allclose(value @ value.T @ h, h, atol=1e-9)  # nothing of H is outside what V spans
+    triangle = value.T @ h @ value
+    np.testing.assert_allclose(np.tril(triangle, -1), 0.0, atol=1e-9)
+    return np.diag(triangle)
+
+
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("remedy", ["sharpen", "smooth"])
@@ -80,10 +94,15 @@ def test_eigenvalues_of_the_summed_h_are_inside(host, basis, remedy, start):
     remedies.apply(model, remedy, basis=basis, start=start)
     train_new_parameters(model)
     for found in (weights(host, model), weights(host, remedies.fold(model))):
-        heads = per_head(*found)
-        assert outside(np.linalg.eigvals(sum(heads)), ENDS[remedy]) < 1e-9
-        for head in heads:
-            assert outside(np.linalg.eigvals(head), ENDS[remedy]) < 1e-7
+        value, heads = found[0], per_head(*found)
+        assert outside(eigenvalues_of(sum(heads), value.reshape(DIM, -1), basis), ENDS[remedy]) < 1e-9
+        for place, head in enumerate(heads):
+            if basis == "schur":  # HV = V(VᵀHV), so the nonzero eigenvalues are those of the small block
+                own = value[:, place * value.shape[1] // HEADS]
+                np.testing.assert_allclose(own @ own.T @ head, head, atol=1e-9)
+                assert outside(eigenvalues_of(head @ own @ own.T, own, basis), ENDS[remedy]) < 1e-7
+            else:
+                assert outside(np.linalg.eigvals(head), ENDS[remedy]) < 1e-7
 
 
 def train_new_parameters(model: nn.Module) -> None:
@@ -108,9 +127,13 @@ def test_each_head_has_the_eigenvalues_of_its_own_slots(host, basis):
     group = HEADS // value.shape[1]
     flat = value.reshape(DIM, -1)
     if basis == "gram":
-        square = np.linalg.norm(flat, 2) ** 2
-        assert square > 1.0  # so the cap is in use
-        wanted = [-value[:, g] @ value[:, g].T / square for g in range(value.shape[1])]
+        assert np.linalg.norm(flat, 2) == pytest.approx(1.0)  # so the cap is in use
+        wanted = [-value[:, g] @ value[:, g].T for g in range(value.shape[1])]
+    elif basis == "schur":
+        form = model.get_submodule("encoder.layer.1" if host == "bert" else "model.layers.1").unsmooth.sharpen.form
+        psi, upper = form.psi.detach().numpy(), form.upper.detach().numpy()
+        rows = (np.triu(upper, 1) + np.diag(psi.clip(-1, 0))).reshape(-1, WIDTH, flat.shape[1]) @ flat.T
+        wanted = [value[:, g] @ rows[g] for g in range(value.shape[1])]
     else:
         edit = model.get_submodule("encoder.layer.1" if host == "bert" else "model.layers.1").unsmooth.sharpen
         spectrum = edit.form.psi.detach().numpy().clip(-1, 0).reshape(-1, WIDTH)
@@ -139,8 +162,25 @@ def test_fresh_start_has_the_size_that_was_asked_for():
 @pytest.mark.parametrize("basis", BASES)
 def test_limit_bounds_the_spectrum(basis):
     model = remedies.apply(double("bert"), "sharpen", basis=basis, limit=0.3)
-    found = np.linalg.eigvals(sum(per_head(*weights("bert", model)))).real
+    value, output = weights("bert", model)
+    found = eigenvalues_of(sum(per_head(value, output)), value.reshape(DIM, -1), basis).real
     assert found.min() == pytest.approx(-0.3, abs=1e-9)
+
+
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize(("limit", "lowest"), [(2.5, -2.5), (None, -9.0)])
+def test_a_limit_past_one_or_none_is_a_control(basis, limit, lowest):
+    # One wide head with eigenvalues −9, −2 and 1: the last has the wrong sign whatever the limit.
+    model = double("bert")
+    with torch.no_grad():
+        attention = model.encoder.layer[1].attention
+        attention.self.value.weight.copy_(torch.eye(DIM))
+        attention.output.dense.weight.copy_(torch.diag(torch.tensor([-9.0, -2.0, 1.0] + [0.0] * (DIM - 3))))
+    remedies.apply(model, "sharpen", basis=basis, limit=limit)
+    for _ in range(2):  # and once folded
+        found = np.linalg.eigvals(sum(per_head(*weights("bert", model)))).real
+        np.testing.assert_allclose(sorted(found)[:3], [lowest, -2.0, 0.0], atol=1e-9)
+        model = remedies.fold(model) if remedies.applied(model) else model
 
 
 def test_square_has_no_bound_and_sigmoid_stays_inside():
@@ -227,7 +267,7 @@ def test_value_heads_wider_than_the_stream_are_refused():
         remedies.apply(model, "sharpen")
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
     config.num_key_value_heads = 2  # 2·16 = 32: query heads may be wider
-    model = remedies.apply(LlamaForCausalLM(config), "sharpen")
+    model = remedies.apply(LlamaForCausalLM(config), "sharpen", basis="gram")
     eigenvalues = torch.linalg.eigvals(value_projection(model, 0).summed().double())
     assert outside(eigenvalues.numpy(), ENDS["sharpen"]) < 1e-5
 
@@ -237,7 +277,7 @@ def test_sharpen_and_smooth_exclude_each_other():
     with pytest.raises(UnsmoothError, match="another remedy computes its output weight already"):
         remedies.apply(model, "smooth")
     remedies.apply(model, "smooth", layers=[1, 2])
-    assert value_projection(model, 0).summed().diag().max() < 0 < value_projection(model, 1).summed().diag().min()
+    assert value_projection(model, 0).summed().trace() < 0 < value_projection(model, 1).summed().trace()
 
 
 def test_general_warns_where_v_is_badly_conditioned_and_reports_it():

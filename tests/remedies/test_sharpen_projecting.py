@@ -11,7 +11,7 @@ from tests.remedies.hosts import BY_NAME
 from unsmooth import remedies
 from unsmooth.models import value_projection
 from unsmooth.remedies.spectral.interval import Interval, eigenvalues, psi_for
-from unsmooth.remedies.spectral.newton_schulz import nearest_orthonormal, off_orthonormal, orthonormal_rows
+from unsmooth.remedies.spectral.newton import nearest_orthonormal, off_orthonormal, orthonormal_rows
 from unsmooth.remedies.spectral.projecting import HeadMaps, distances, project
 
 
@@ -52,7 +52,7 @@ def test_distances_against_dense_norms():
     assert found["distance_per_head"] == pytest.approx(np.linalg.norm(other - h) / np.linalg.norm(h))
 
 
-@pytest.mark.parametrize("basis", ["gram", "orthogonal", "general"])
+@pytest.mark.parametrize("basis", ["schur", "general", "orthogonal", "gram"])
 @pytest.mark.parametrize("host", ["bert", "llama"])
 def test_report_says_how_far_the_model_was_moved(basis, host):
     model = BY_NAME[host].model().double()
@@ -64,7 +64,7 @@ def test_report_says_how_far_the_model_was_moved(basis, host):
     assert 0 < report["distance_per_head"] < 1
 
 
-@pytest.mark.parametrize("basis", ["gram", "orthogonal", "general"])
+@pytest.mark.parametrize("basis", ["schur", "general", "orthogonal", "gram"])
 def test_a_layer_that_sharpens_already_is_left_as_it_is(basis):
     # Every head has its own slots of an orthonormal V and negative eigenvalues: nothing to project.
     model = BY_NAME["bert"].model().double()

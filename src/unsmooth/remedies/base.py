@@ -155,6 +155,11 @@ class Edit(nn.Module):
         return None
 
     @classmethod
+    def recorded(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a saved model, which may be of an earlier version, as this one has them."""
+        return dict(options)
+
+    @classmethod
     def leaks(cls, options: Mapping[str, Any]) -> bool:
         """Whether a token would see later ones in a causal model, with these options."""
         return cls.causal == "none"

@@ -168,11 +168,13 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
     size = sum(tensor.numel() * tensor.element_size() for tensor in saved.values())
     with private_randomness(seed=0), no_larger(len(saved), size):  # what remedies draw is overwritten below
         for one in record.applied:
-            checked_options(find_remedy(one.name), one.options)  # or one would be taken for an argument of `apply`
+            kind = find_remedy(one.name)
+            options = kind.recorded(one.options)
+            checked_options(kind, options)  # or one would be taken for an argument of `apply`
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
             layers, stack = list(one.layers), None if one.blocks else one.stack or None
             try:
-                apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **one.options)
+                apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **options)
             except UnsmoothError as error:
                 got = f"{type(model).__name__} ({str(error).partition(' Try ')[0].rstrip('.')})"
                 raise expected(f"a model that {one.name} was saved with", got, "the class that was saved") from None

@@ -33,7 +33,8 @@ def measure_tokens(model: nn.Module, task: Task, config: Config, name: str) -> S
 def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:
     """Each layer's H = Σ_h W_V^h W_O^h: its asymmetry, and where the eigenvalues of the heads lie.
 
-    Asymmetry is ‖H − Hᵀ‖_F / (2‖H‖_F) of the sum; the eigenvalues are those of the single heads, d_h each, and
+    Asymmetry is ‖H − Hᵀ‖_F / (2‖H‖_F) of the sum, and norm is its ‖H‖₂, which eigenvalues bound only where H is
+    symmetric; the eigenvalues are those of the single heads, d_h each, and
     `quantiles` those of their real parts at `QUANTILES`. P1 (arXiv 2401.04301) looks at both over training.
     """
     found = []
@@ -49,6 +50,7 @@ def measure_spectra(model: nn.Module) -> list[dict[str, Any]]:
                 "asymmetry": asymmetry(h),
                 "negative_share": float((real < 0).double().mean()),
                 "spectral_radius": float(values.abs().max()),
+                "norm": float(torch.linalg.matrix_norm(h, ord=2)),
                 "quantiles": real[at].tolist(),
             }
         )

@@ -126,7 +126,7 @@ def test_the_bases_differ_in_nothing_else() -> None:
     configs = STUDIES["bases"].configs(Bench(scale="paper"))
     assert {name: config.remedies for name, config in configs.items()} == {
         "plain": (),
-        "gram": ("sharpen(basis=gram)",),
+        "gram": ("sharpen(basis=gram, eigenvalues=rescale)",),
         "orthogonal": ("sharpen(basis=orthogonal)",),
         "general": ("sharpen(basis=general)",),
     }

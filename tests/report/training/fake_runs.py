@@ -59,6 +59,7 @@ def spectrum_at(progress: float, lift: float = 0.0) -> list[dict[str, Any]]:
                 "asymmetry": 0.71 - 0.3 * progress * layer / LAYERS,
                 "negative_share": 0.5 - 0.7 * shift,
                 "spectral_radius": 1.4 + abs(shift),
+                "norm": 1.9 + abs(shift),
                 "quantiles": quantiles,
             }
         )

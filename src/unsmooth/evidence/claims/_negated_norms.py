@@ -47,7 +47,7 @@ def drawn_networks(seeds: Sequence[int]) -> dict[str, list[dict[str, list[float]
     for variant, remedy in VARIANTS.items():
         for seed in seeds:
             model = ViT(VIT, seed=seed).eval()
-            model = apply(model, remedy) if remedy else model
+            model = apply(model, remedy, basis="gram", eigenvalues="rescale") if remedy else model
             generator = torch.Generator().manual_seed(seed)
             images = torch.randn(IMAGES, VIT.channels, VIT.image, VIT.image, generator=generator)
             found.setdefault(variant, []).append(curves(model, images))

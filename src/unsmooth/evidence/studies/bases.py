@@ -24,7 +24,7 @@ from unsmooth.training import Config
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),
-    "gram": ("sharpen(basis=gram)",),
+    "gram": ("sharpen(basis=gram, eigenvalues=rescale)",),
     "orthogonal": ("sharpen(basis=orthogonal)",),
     "general": ("sharpen(basis=general)",),
 }

@@ -3,20 +3,27 @@ r"""Sharpening (Dovonon, Bronstein & Kusner, "Setting the Record Straight on Tra
 .. math:: H = W_V W_O = V\Lambda V^{-1}, \qquad \Lambda = \mathrm{diag}(\mathrm{clip}(\psi, -1, 0))
 
 A layer :math:`X + AXH` has eigenvalues :math:`1 + \mu\lambda` with μ those of attention. With λ in [−1, 0) the part
-that all tokens share (μ = 1) shrinks more than any other, so tokens do not become alike. Three bases: `"gram"`,
-:math:`H = -s^2BB^\top`, which covers every symmetric H with that spectrum and needs no factorisation (default);
-`"orthogonal"`, :math:`V\Lambda V^\top`; `"general"`, the paper's, where eigenvalues in the interval do *not* bound the
-symmetric part of H, so that a badly conditioned V can still raise similarity for many layers. The interval is kept for
-the summed H: query heads that share a value head divide it among them. How the paper starts ψ and V is not known:
-`start="project"` stays as near to the weights there are as the interval allows, `start="fresh"` takes a random
-orthonormal V and equal eigenvalues. Where a LayerScale γ ends the branch (DINOv2, some of timm's), H is meant before
-it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0. What the choice of the basis does to accuracy in
-training from scratch is the claim `bases-compared` of `unsmooth evidence`: there the general one does best.
+that all tokens share (μ = 1) shrinks more than any other, so tokens do not become alike. Four bases:
+
+- `"schur"` (default), :math:`H = QTQ^\top` with Q orthogonal and T upper triangular: every H with real eigenvalues has
+  this form. They are the diagonal of T; the rest of T is free, unless `upper` caps it, so that ‖H‖₂ is reported.
+- `"general"`, the paper's :math:`V\Lambda V^{-1}`, whose inverse is followed by Newton steps.
+- `"orthogonal"`, :math:`V\Lambda V^\top`, and `"gram"`, :math:`-BB^\top`, where H is symmetric. The Gram form was the
+  default until 0.1.0 and had all eigenvalues of a layer rescaled by one factor: `eigenvalues="rescale"`.
+
+In the first two, eigenvalues in the interval do *not* bound the symmetric part of H, so that an H far from normal can
+still raise similarity for many layers. The interval is kept for the summed H: query heads that share a value head
+divide it among them. How the paper starts ψ and V is not known: `start="project"` stays near to the weights there are
+(Schur the nearest, as it keeps more of them), `start="fresh"` takes a random orthonormal V and equal eigenvalues.
+`limit` may be past 1, or None, to see what the cap does apart from the sign. Where a LayerScale γ ends the branch
+(DINOv2, some of timm's), H is meant before it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0. What
+the choice of the basis does to accuracy in training from scratch is the claim `bases-compared` of `unsmooth evidence`:
+there the general one does best, and the Schur form was not yet among them.
 
 No neutral setting: every model is changed. Causal: nothing looks across tokens that did not before. Cost in training:
-a power step (Gram) or two Newton-Schulz steps (orthogonal) for all layers together, or an inverse per layer (general),
-and one scaling of a weight per layer; none once folded. The weights that it replaced are kept for `undo`. Under FSDP2
-(shard block by block) layers are gathered one by one instead.
+some matrix products of the size of the value weights for all layers together, and one (Schur) or two (general) per
+layer; none once folded. The weights that it replaced are kept for `undo`. Under FSDP2 (shard block by block) layers are
+gathered one by one instead.
 """
 
 from __future__ import annotations
@@ -46,8 +53,8 @@ class Sharpen(SpectralEdit):
 
     name = "sharpen"
     summary = "the eigenvalues of value times output weights are kept in [−1, 0], so that tokens stay apart"
-    equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, −1, 0)); Gram form H = −s²BBᵀ, s² = min(1, 1/σ₁(B)²)"
-    cost = "a few small kernels for all layers together and one per layer; none once folded"
+    equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, −1, 0)); Schur form H = QTQᵀ, diag(T) = Λ"
+    cost = "a few small products for all layers together and one per layer; none once folded"
     sign = -1
 
     def writes(self, site: Site) -> Iterable[nn.Parameter]:

@@ -3,9 +3,9 @@ r"""Smoothing (Dovonon, Bronstein & Kusner, "Setting the Record Straight on Tran
 .. math:: H = W_V W_O = V\Lambda V^{-1}, \qquad \Lambda = \mathrm{diag}(\mathrm{clip}(\psi, 0, 1))
 
 The counterpart of `sharpen`: with λ in (0, 1] the part that all tokens share grows more than any other, so tokens
-become alike with depth. Bases, options, starts and costs are those of `sharpen`, with :math:`H = +s^2BB^\top` for
-`"gram"`. One version of the paper's abstract says that this can help in image classification, and that text models
-forced either way were worse.
+become alike with depth. Bases, options, starts and costs are those of `sharpen`, with :math:`H = +BB^\top` for
+`"gram"`. The first version of the paper has :math:`+\psi^2` here, without a bound: `eigenvalues="square"`. One version
+of its abstract says that smoothing can help in image classification, and that text models forced either way were worse.
 
 No neutral setting: every model is changed. Causal: nothing looks across tokens that did not before. Cost: that of
 `sharpen`; none once folded.
@@ -28,8 +28,8 @@ class Smooth(SpectralEdit):
 
     name = "smooth"
     summary = "the eigenvalues of value times output weights are kept in [0, 1], so that tokens become alike"
-    equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, 0, 1)); Gram form H = s²BBᵀ, s² = min(1, 1/σ₁(B)²)"
-    cost = "a few small kernels for all layers together and one per layer; none once folded"
+    equation = "H = W_V W_O = VΛV⁻¹, Λ = diag(clip(ψ, 0, 1)); Schur form H = QTQᵀ, diag(T) = Λ"
+    cost = "a few small products for all layers together and one per layer; none once folded"
     sign = 1
 
     def writes(self, site: Site) -> Iterable[nn.Parameter]:

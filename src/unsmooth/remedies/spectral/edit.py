@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unsmooth.errors import expected
 from unsmooth.models.block_parts import part
@@ -15,15 +16,16 @@ from unsmooth.remedies.derived import derive_weight, is_derived, put_weight
 from unsmooth.remedies.site import Site, is_conv1d
 from unsmooth.remedies.spectral.form import Form
 from unsmooth.remedies.spectral.general import General
-from unsmooth.remedies.spectral.gram import Gram
+from unsmooth.remedies.spectral.gram import Gram, RescaledGram
 from unsmooth.remedies.spectral.interval import Interval, Map
 from unsmooth.remedies.spectral.orthogonal import Orthogonal
 from unsmooth.remedies.spectral.projecting import HeadMaps, distances
-from unsmooth.remedies.spectral.replaced import Replaced, refuse_shards
+from unsmooth.remedies.spectral.schur import Schur
 from unsmooth.remedies.spectral.slots import ValueSlots
 from unsmooth.spec import Range
 
-Basis: TypeAlias = Literal["gram", "orthogonal", "general"]
+Basis: TypeAlias = Literal["schur", "general", "orthogonal", "gram"]
+DEFAULT_BASIS: Basis = "schur"
 
 
 class SpectralEdit(Edit):
@@ -33,8 +35,7 @@ class SpectralEdit(Edit):
     computed from them each time it is read, by the form that `basis` names.
 
     With gradient checkpointing, run the backward pass before the next forward pass: blocks that run again read what the
-    last pass brought up to date (σ₁ of the Gram form, V of the orthogonal one), so that gradients of an earlier pass
-    are a little off.
+    last pass brought up to date (B, Q, or V and its inverse), so that gradients of an earlier pass are a little off.
     """
 
     sign: ClassVar[int]
@@ -43,41 +44,44 @@ class SpectralEdit(Edit):
     folds = "the computed output weight becomes an ordinary one"
     fold_order = 0
     options: ClassVar[Mapping[str, str]] = {
-        "basis": "'gram' (H = ±BBᵀ), 'orthogonal' (VΛVᵀ) or 'general' (the paper's VΛV⁻¹, whose condition is watched)",
-        "eigenvalues": "how ψ becomes Λ: 'clip' to the interval, passing gradients; 'sigmoid'; 'square' (±ψ², of the "
-        "paper's first version, has no bound: past −2/(1+m), m the smallest eigenvalue of attention, sharpening turns "
-        "into smoothing). The Gram form has no ψ and takes 'clip' only",
-        "start": "'project' (as near to the weights there are as the interval allows, head by head) or 'fresh' (random "
-        "orthonormal columns and equal eigenvalues); a plain checkpoint that is loaded later is treated alike",
-        "limit": "largest absolute eigenvalue of the summed H, up to 1",
+        "basis": "'schur' (QTQᵀ, T upper triangular: any H with real eigenvalues), 'general' (the paper's VΛV⁻¹, whose "
+        "condition is watched), or with a symmetric H 'orthogonal' (VΛVᵀ) or 'gram' (±BBᵀ, the default of old)",
+        "eigenvalues": "how free numbers become Λ: 'clip' each to the interval, passing gradients; 'rescale' all of a "
+        "layer by one factor that has no gradient (only 'gram', as it was at first); 'sigmoid' or 'square' of ψ (not "
+        "'gram'). ±ψ² has no bound: it is how the paper's first version smooths (+ψ²). Sharpening, which clips there, "
+        "turns into smoothing with −ψ² past −2/(1+m), m the smallest eigenvalue of attention",
+        "start": "'project' (near to the weights there are, head by head) or 'fresh' (random orthonormal columns and "
+        "equal eigenvalues); a plain checkpoint that is loaded later is treated alike",
+        "limit": "largest absolute eigenvalue of the summed H; past 1 as a control, None for any of the right sign",
         "size": "with start='fresh', where all eigenvalues start, as a share of the limit; the paper's is not known",
+        "upper": "with basis='schur', largest Frobenius norm of T above its diagonal, so ‖H‖₂ ≤ limit + upper; "
+        "None leaves it free",
     }
 
     def __init__(
         self,
         site: Site,
         *,
-        basis: Basis = "gram",
+        basis: Basis = DEFAULT_BASIS,
         eigenvalues: Map = "clip",
         start: Literal["project", "fresh"] = "project",
-        limit: Annotated[float, Range(0.001, 1.0)] = 1.0,
+        limit: Annotated[float, Range(0.001, math.inf, below=True)] | None = 1.0,
         size: Annotated[float, Range(0.0, 1.0)] = 0.5,
+        upper: Annotated[float, Range(0.001, math.inf, below=True)] | None = None,
     ) -> None:
         super().__init__(site)
-        if basis == "gram" and eigenvalues != "clip":
-            got = f"eigenvalues={eigenvalues!r} with basis='gram', which has no ψ"
-            raise expected("eigenvalues='clip' with basis='gram'", got, "basis='orthogonal'")
-        if eigenvalues == "square" and limit != 1.0:
-            raise expected("limit=1.0 with eigenvalues='square', which has no bound", repr(limit), "eigenvalues='clip'")
-        interval = Interval(self.sign, limit)
+        _check_options(basis, eigenvalues, limit, upper)
+        interval = Interval(self.sign, math.inf if limit is None else limit)
         self.start, self.size = start, size
-        slots = ValueSlots(site)
+        slots, like = ValueSlots(site), site.like_weights()
         self.form: Form
         if basis == "gram":
-            self.form = Gram(slots, interval)
+            rescaled = eigenvalues == "rescale" and limit is not None
+            self.form = (RescaledGram if rescaled else Gram)(slots, interval)
+        elif basis == "schur":
+            self.form = Schur(slots, interval, eigenvalues, like, upper)
         else:
-            kind = Orthogonal if basis == "orthogonal" else General
-            self.form = kind(slots, interval, eigenvalues, site.like_weights())
+            self.form = (Orthogonal if basis == "orthogonal" else General)(slots, interval, eigenvalues, like)
         self.output_in_out = is_conv1d(part(site.block, site.wiring.output))
         self.replaced: Replaced | None = None
         self.distances: dict[str, float] = {}
@@ -98,11 +102,19 @@ class SpectralEdit(Edit):
     @classmethod
     def prepare(cls, edits: Sequence[Edit]) -> None:
         """Bring what depends on the value weights up to date, all layers together."""
-        forms = [edit.form for edit in edits if isinstance(edit, SpectralEdit)]
-        for kind in (Gram, Orthogonal, General):
-            found = [form for form in forms if type(form) is kind]
-            if found:
-                kind.prepare(found)
+        forms: dict[type[Form], list[Form]] = {}
+        for edit in edits:
+            if isinstance(edit, SpectralEdit):
+                forms.setdefault(type(edit.form), []).append(edit.form)
+        for kind, found in forms.items():
+            kind.prepare(found)
+
+    @classmethod
+    def recorded(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Before `upper` there was one Gram form, the default, and it was rescaled."""
+        if "upper" in options or options.get("basis", "gram") != "gram":
+            return dict(options)
+        return {**options, "basis": "gram", "eigenvalues": "rescale"}
 
     def output_weight(self) -> Tensor:
         """The output projection's weight, as its module stores it."""
@@ -199,3 +211,64 @@ class SpectralEdit(Edit):
         heads = (slots.heads.key_value, slots.group, slots.heads.dim)
         exact = slots.exact_dtype()
         return HeadMaps(value_GED.to(exact), output_FD.detach().to(exact).reshape(*heads, -1).sum(dim=1))
+
+
+def _check_options(basis: Basis, eigenvalues: Map, limit: float | None, upper: float | None) -> None:
+    """Refuse what does not go together."""
+    if basis == "gram" and eigenvalues in ("sigmoid", "square"):
+        got = f"eigenvalues={eigenvalues!r} with basis='gram', which has no ψ"
+        raise expected("eigenvalues='clip' or 'rescale' with basis='gram'", got, "basis='schur'")
+    if basis != "gram" and eigenvalues == "rescale":
+        raise expected("basis='gram' with eigenvalues='rescale'", f"basis={basis!r}", "eigenvalues='clip'")
+    if eigenvalues == "square" and limit not in (1.0, None):
+        raise expected("limit=None with eigenvalues='square', which has no bound", repr(limit), "eigenvalues='clip'")
+    if eigenvalues == "sigmoid" and limit is None:
+        raise expected("a limit with eigenvalues='sigmoid'", "limit=None", "eigenvalues='clip'")
+    if upper is not None and basis != "schur":
+        raise expected("basis='schur' with upper, which caps its T", f"basis={basis!r}", "leaving out upper")
+
+
+class Replaced:
+    """Value weights, output weight and output bias of one block as they were, to be put back.
+
+    A plain object: copied with the model, but not saved, trained or moved with it.
+    """
+
+    def __init__(self, site: Site, slots: ValueSlots) -> None:
+        module = part(site.block, site.wiring.output)
+        output = module._parameters["weight"]
+        assert output is not None, "a projection has a weight"
+        bias = module._parameters.get("bias")
+        self.value_GED = slots.whole().clone()
+        self.output: nn.Parameter = output
+        self.bias: Tensor | None = None if bias is None else bias.detach().clone()
+
+    @torch.no_grad()
+    def put_back(self, site: Site, slots: ValueSlots) -> None:
+        """Undo it all."""
+        refuse_shards(slots)
+        module = part(site.block, site.wiring.output)
+        slots.write(self.value_GED)
+        now = slots.parameter()  # the model may have been moved or cast
+        put_weight(module, self.output_holding(self.output.data.to(device=now.device, dtype=now.dtype)))
+        bias = module._parameters.get("bias")
+        if self.bias is not None and bias is not None:
+            bias.copy_(self.bias)
+
+    def output_holding(self, weight: Tensor) -> nn.Parameter:
+        """The parameter that was the output weight, with other numbers in it."""
+        self.output.data = weight
+        self.output.grad = None
+        return self.output
+
+    def now_is(self, value_GED: Tensor, output: Tensor, bias: Tensor | None) -> None:
+        """Other weights were loaded: these are to be put back."""
+        self.value_GED = value_GED.detach().clone()
+        self.output.data = output.detach().clone()
+        self.bias = None if bias is None else bias.detach().clone()
+
+
+def refuse_shards(slots: ValueSlots) -> None:
+    """A model that is spread over processes cannot get or lose parameters."""
+    if slots.sharded():
+        raise expected("whole weights", "sharded ones", "unsmooth.fold on a model that is not sharded")

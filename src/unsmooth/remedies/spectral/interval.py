@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-Map: TypeAlias = Literal["clip", "sigmoid", "square"]
+Map: TypeAlias = Literal["clip", "rescale", "sigmoid", "square"]
 # As near as a sigmoid comes to the ends of its interval at the start: nearer, it would hardly move any more.
 _EDGE = 0.01
 
 
 @dataclass(frozen=True)
 class Interval:
-    """From 0 to `sign`·`limit`: [−1, 0] sharpens, [0, 1] smooths (P1, arXiv 2401.04301).
+    """From 0 to `sign`·`limit`, which may be infinite: [−1, 0] sharpens, [0, 1] smooths (P1, arXiv 2401.04301).
 
     >>> Interval(-1, 1.0).clip(torch.tensor([-3.0, -0.5, 2.0])).tolist()
     [-1.0, -0.5, 0.0]
@@ -33,6 +34,11 @@ class Interval:
     def high(self) -> float:
         """The upper end."""
         return max(0.0, self.sign * self.limit)
+
+    @property
+    def scale(self) -> float:
+        """What sizes are shares of: the limit, or 1 where there is none."""
+        return self.limit if math.isfinite(self.limit) else 1.0
 
     def clip(self, values: Tensor) -> Tensor:
         """The nearest points of the interval."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from unsmooth.remedies.spectral.form import Form, stacked
 from unsmooth.remedies.spectral.interval import Interval, eigenvalues, psi_for
-from unsmooth.remedies.spectral.newton_schulz import nearest_orthonormal, off_orthonormal, orthonormal_rows
-from unsmooth.remedies.spectral.projecting import HeadMaps, project
+from unsmooth.remedies.spectral.newton import nearest_orthonormal, off_orthonormal, orthonormal_rows
+from unsmooth.remedies.spectral.projecting import HeadMaps, polar, project
 from unsmooth.remedies.spectral.slots import ValueSlots, random_orthonormal, write_all
 from unsmooth.remedies.together import copy_all
 
@@ -33,23 +33,25 @@ class Diagonal(Form):
         self.psi = nn.Parameter(torch.zeros(slots.width, **like))
 
     def begin(self, heads: HeadMaps | None, size: float) -> Tensor:
-        """V near to the heads' eigenvectors and Λ what the heads do along V; afresh, a random V and equal eigenvalues.
+        """V and Λ near to what the heads do; afresh, a random V and equal eigenvalues."""
+        if heads is None:
+            rows_MD = random_orthonormal(self.slots)
+            values_M = torch.full_like(rows_MD[:, 0], size * self.interval.scale * self.interval.sign)
+        else:
+            rows_MD, values_M = self.near(heads)
+        copy_all([self.psi], [psi_for(values_M, self.how, self.interval)])
+        return rows_MD
+
+    def near(self, heads: HeadMaps) -> tuple[Tensor, Tensor]:
+        """V (M, D) near to the heads' eigenvectors, as rows, and what the heads do along them (M,).
 
         Eigenvectors of different heads are not orthogonal to each other, and V of a full-width layer would be nearly
         singular with them. The nearest orthonormal set is taken; turning the vector of λ by a small angle moves λqqᵀ by
         an amount in proportion to |λ|, so squared distances count by λ².
         """
-        if heads is None:
-            rows_MD = random_orthonormal(self.slots)
-            values_M = torch.full_like(rows_MD[:, 0], size * self.interval.limit * self.interval.sign)
-        else:
-            vectors_GED, values_GE = project(heads, self.interval)
-            weighted_GED = vectors_GED * values_GE.square().unsqueeze(-1)
-            left, _, right = torch.linalg.svd(weighted_GED.flatten(0, 1), full_matrices=False)
-            rows_MD = left @ right
-            values_M = heads.along(rows_MD.view_as(vectors_GED)).flatten()
-        copy_all([self.psi], [psi_for(values_M, self.how, self.interval)])
-        return rows_MD
+        vectors_GED, values_GE = project(heads, self.interval)
+        rows_MD = polar(vectors_GED * values_GE.square().unsqueeze(-1))
+        return rows_MD, heads.along(rows_MD.view_as(vectors_GED)).flatten()
 
     def spectrum(self) -> Tensor:
         """Λ (M,)."""

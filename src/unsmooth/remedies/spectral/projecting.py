@@ -1,4 +1,4 @@
-r"""The symmetric matrix with eigenvalues in an interval that is nearest to what a head does now.
+r"""Matrices with eigenvalues in an interval near to what heads do now: symmetric ones, and any with real eigenvalues.
 
 With :math:`H_h = W_V^h W_O^h` of rank d_h, the nearest symmetric matrix is :math:`\tfrac12(H_h + H_h^\top)`, and the
 nearest with eigenvalues in the interval has them clipped. Of the at most 2·d_h nonzero eigenvalues at most d_h are of
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -65,6 +67,49 @@ def project(heads: HeadMaps, interval: Interval) -> tuple[Tensor, Tensor]:
         wanted = slice(0, width) if interval.sign < 0 else slice(-width, None)
         vectors_GED = (basis_GDK @ small_GKK[..., wanted]).mT
     return vectors_GED, interval.clip(values_GK[..., wanted])
+
+
+def polar(weighted_GED: Tensor) -> Tensor:
+    """The orthonormal rows (M, D) that are nearest to weighted ones, of all heads together."""
+    left, _, right = torch.linalg.svd(weighted_GED.flatten(0, 1), full_matrices=False)
+    rows_MD: Tensor = left @ right
+    return rows_MD
+
+
+@torch.no_grad()
+def nearest_triangular(heads: HeadMaps, interval: Interval) -> tuple[Tensor, Tensor]:
+    """Orthonormal Q as rows (M, D) and upper triangular T (M, M), its diagonal in the interval, with QTQᵀ near to H.
+
+    Every head keeps the space that its values lie in, as far as those of other heads leave it: the nearest orthonormal
+    set, each head's weighted by HHᵀ, as turning a direction by a small angle costs what the head does along it. Inside
+    that space the real Schur form makes the head's own block of T triangular but for one entry of every complex pair; a
+    head that is nearer as it is keeps its columns. T is then what the heads do along Q, cut below its diagonal.
+
+    >>> head = HeadMaps(torch.eye(2)[None], torch.tensor([[[-0.5, 7.0], [0.0, -0.5]]]))  # one eigenvector only
+    >>> rows, triangle = nearest_triangular(head, Interval(-1, 1.0))
+    >>> torch.allclose(rows.mT @ triangle @ rows, head.summed(), atol=1e-5)
+    True
+    """
+    with full_precision(heads.v_GED.device):
+        left_GEE, _, right_GED = torch.linalg.svd(heads.v_GED, full_matrices=False)
+        own_GED = left_GEE @ right_GED
+        does_GED = (own_GED @ heads.v_GED.mT) @ heads.w_GED
+        rows_GED = polar((does_GED @ does_GED.mT) @ own_GED).view_as(own_GED)
+        own_GEE = (rows_GED @ heads.v_GED.mT) @ (heads.w_GED @ rows_GED.mT)
+        turns = np.stack([scipy.linalg.schur(own_EE, output="real")[1].T for own_EE in own_GEE.double().cpu().numpy()])
+        turn_GEE = torch.from_numpy(turns).to(own_GEE)
+        lost_G, lost_turned_G = (_lost(one, interval) for one in (own_GEE, turn_GEE @ own_GEE @ turn_GEE.mT))
+        rows_GED = torch.where((lost_turned_G < lost_G)[:, None, None], turn_GEE @ rows_GED, rows_GED)
+        rows_MD = rows_GED.flatten(0, 1)
+        full_MM = ((rows_GED @ heads.v_GED.mT) @ (heads.w_GED @ rows_MD.mT)).flatten(0, 1)
+    return rows_MD, full_MM.triu(1) + interval.clip(full_MM.diagonal()).diag_embed()
+
+
+def _lost(blocks_GEE: Tensor, interval: Interval) -> Tensor:
+    """What cutting below the diagonal and clipping it takes away, squared (G,)."""
+    diagonal_GE = blocks_GEE.diagonal(dim1=-2, dim2=-1)
+    clipped_G = (diagonal_GE - interval.clip(diagonal_GE)).square().sum(dim=-1)
+    return blocks_GEE.tril(-1).square().sum(dim=(-2, -1)) + clipped_G
 
 
 @torch.no_grad()

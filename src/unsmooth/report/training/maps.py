@@ -45,7 +45,7 @@ def similarity_board(subject: Subject) -> Board:
 
 
 def spectrum_board(subject: Subject) -> Board:
-    """Asymmetry, share of negative real parts and spectral radius of H over layers and time."""
+    """Asymmetry, share of negative real parts, spectral radius and norm of H over layers and time."""
     panels: dict[Key, Panel] = {}
     for choice, (name, (title, reading)) in enumerate(words.SPECTRA.items()):
         grids = [rows.spectrum_grids(variant, name) for variant in subject.variants]
@@ -143,7 +143,7 @@ def spectrum_domain(name: str, values: Sequence[float]) -> tuple[float, float]:
     >>> spectrum_domain("negative_share", [0.45, 0.68]), spectrum_domain("asymmetry", [0.7])
     ((0.3, 0.7), (0.0, 1.0))
     """
-    if name == "spectral_radius":
+    if name in ("spectral_radius", "norm"):
         return (0.0, ceiling(max(values, default=1.0)))
     if name != "negative_share":
         return (0.0, 1.0)

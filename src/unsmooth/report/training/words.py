@@ -24,6 +24,7 @@ SPECTRA = {
         "Blue: more than half.",
     ),
     "spectral_radius": ("spectral radius", "The largest modulus of an eigenvalue of the heads."),
+    "norm": ("norm of H", "‖H‖₂, the most that H lengthens a vector: no less than its spectral radius."),
 }
 SIMILARITY_READING = (
     "Every column is a scan at one moment of the training, every row a layer; 0 is the input of the first block. "
