@@ -21,11 +21,14 @@ WITH_TRAINING = sorted(name for name, claim in CLAIMS.items() if claim.studies)
 def test_says_what_it_is(name: str) -> None:
     claim = CLAIMS[name]
     assert re.fullmatch(r"[a-z0-9-]+", claim.id)
-    assert claim.source.startswith(("P1", "P2"))
-    assert claim.statement.endswith(".")
-    assert claim.confirmed_if
-    assert claim.refuted_if
-    assert claim.confirmed_if != claim.refuted_if
+    assert claim.source.paper in ("P1", "P2")
+    assert claim.source.place
+    assert claim.reading.endswith(".")
+    assert claim.would_decide.endswith(".")
+    assert claim.differs.endswith(".") or claim.wording == "ours"
+    assert claim.for_if
+    assert claim.against_if
+    assert claim.for_if != claim.against_if
     assert set(claim.studies) <= set(STUDIES)
 
 
