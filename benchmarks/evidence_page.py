@@ -37,15 +37,22 @@ def verdict(entry: Entry) -> str:
 
 
 def glance(entries: Sequence[Entry]) -> str:
-    """All claims: what is claimed, whose words, the verdict, and the one number."""
+    """All claims: whose words, the verdict, and the one number."""
     rows = []
     for section, here in groupby(entries, key=lambda entry: entry.claim.section):
         rows.append(["", f"**{section}**", "", "", ""])
         for entry in here:
             claim = entry.claim
             number = f"{words.effect(entry)}: {words.effect_of(entry)}" if entry.judgement else "–"
-            name = f"[{claim.id}](#{anchor(entry)}): {claim.quote}"
-            rows.append([str(claim.number), name, f"{claim.wording}, {words.paper(entry)}", verdict(entry), number])
+            rows.append(
+                [
+                    str(claim.number),
+                    f"[{claim.id}](#{anchor(entry)})",
+                    f"{claim.wording}, {words.paper(entry)}",
+                    verdict(entry),
+                    number,
+                ]
+            )
     return table(["", "claim", "wording", "verdict", "the number [95 % interval]"], rows)
 
 

@@ -55,9 +55,8 @@ def test_page_has_rule_findings_figure_studies_and_public_figures(written: Path)
         "### 1 made-up",
         "> Made-up numbers are larger than 0.\n>\n> *P1 v9, nowhere; verbatim*",
         "- for it: the interval lies above 0\n- against it: it lies below 0",
-        "| 1 | [made-up](#1-made-up): Made-up numbers are larger than 0. | verbatim, P1 v9 | **confirmed** | 1.1 "
-        "[0.852, "
-        "1.35]: the gap |",
+        "| 1 | [made-up](#1-made-up) | verbatim, P1 v9 | **confirmed** | 1.1 [0.852, 1.35]: the gap |",
+        "[0.852, 1.35]: the gap |",
         "The ledger looks at 2 intervals, 1 of which speak for or against a claim",
         "| P2 v2 |",
         "Verdict: **confirmed**. The gap is 1.1, a < b.",

@@ -43,9 +43,9 @@ class Multiplicity:
         fell = f", and {', '.join(self.fall)} would not" if self.fall else ""
         return (
             f"The ledger looks at {self.intervals} intervals, {self.deciding} of which speak for or against a claim; "
-            f"at {LEVEL:.0%} each, about {self.expected_false:.0f} of them miss their number by chance. Of "
-            f"{self.decided} decided claims, {len(self.hold)} would be decided the same at {LEVEL:.0%} for all of "
-            f"them together (Holm){fell}."
+            f"at {100 * LEVEL:.0f} % each, about {self.expected_false:.0f} of them miss their number by chance. Of "
+            f"{self.decided} decided claims, {len(self.hold)} would be decided the same at {100 * LEVEL:.0f} % for "
+            f"all of them together (Holm){fell}."
         )
 
 
