@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks.evidence_corrections import corrections_page
 from benchmarks.markers import replaced, table
 from unsmooth.evidence import Entry, Store, Trained, ledger
+from unsmooth.evidence.claims.of_trained_models import take_trained_models
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.evidence.multiplicity import multiplicity
 from unsmooth.evidence.papers import PAPERS, VERSIONS
-from unsmooth.files import write_whole
+from unsmooth.evidence.registered import take_study
+from unsmooth.files import read_json, write_whole
 from unsmooth.report.charts import chart_svg
 from unsmooth.report.evidence import figure, words
 from unsmooth.report.evidence.studies import StudyRuns, accuracy_of, studies_of, variant_cells
@@ -25,6 +28,9 @@ from unsmooth.report.evidence.studies import StudyRuns, accuracy_of, studies_of,
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs" / "evidence"
 PUBLIC = Path(__file__).parent / "public_vit_cifar100.json"
+TRAINED_MODELS = Path(__file__).parent / "results" / "trained_models.json"
+STUDIES = "full/grid/*.json"
+"""Where below the results registered studies leave what they found."""
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 PLAIN = ("steering", "plain")
 """The study and the variant whose accuracy stands beside public figures."""
@@ -148,12 +154,34 @@ def sources() -> str:
     return f"## Sources of the quotations\n\nThe abstracts:\n\n{table(['', 'paper', 'read at'], rows)}\n"
 
 
+def collect(store: Store) -> None:
+    """Take what studies and benchmarks have found since as records of the claims that wait for it."""
+    if TRAINED_MODELS.exists():
+        results = json.loads(TRAINED_MODELS.read_text(encoding="utf-8"))
+        take_trained_models(results, store, _made(results))
+    for path in sorted(store.path.glob(STUDIES)):
+        results = read_json(path)
+        take_study(results, store, _made(results))
+
+
+def _made(results: Mapping[str, Any]) -> dict[str, Any]:
+    """What made results, as far as they say."""
+    about = results.get("made") or {}
+    return {
+        "commit": about.get("commit"),
+        "hardware": about.get("hardware", "CPU"),
+        "seconds": about.get("seconds", 0.0),
+    }
+
+
 def main() -> None:
     """Write all three."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "evidence")
     results = parser.parse_args().results
-    entries, store = ledger(results), Store(results)
+    store = Store(results)
+    collect(store)
+    entries = ledger(results)
     studies = studies_of(entries, store)
     head = f"""# Evidence: what the papers claim, and what the numbers say
 

@@ -27,7 +27,12 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "README.md").write_text(f"# Before\n{evidence_page.BEGIN}\nold\n{evidence_page.END}\nafter\n")
     public = tmp_path / "public.json"
     public.write_text(json.dumps([{"what": "another ViT", "accuracy": 0.6975, "source": "its README"}]))
-    for name, value in {"ROOT": tmp_path, "DOCS": tmp_path / "docs" / "evidence", "PUBLIC": public}.items():
+    for name, value in {
+        "ROOT": tmp_path,
+        "DOCS": tmp_path / "docs" / "evidence",
+        "PUBLIC": public,
+        "TRAINED_MODELS": tmp_path / "none",
+    }.items():
         monkeypatch.setattr(evidence_page, name, value)
     monkeypatch.setattr(CLAIMS, "_items", {one.id: one for one in (FakeClaim(), OtherClaim())})
     monkeypatch.setattr("sys.argv", ["evidence_page", "--results", str(tmp_path / "evidence")])

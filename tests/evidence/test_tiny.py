@@ -9,11 +9,13 @@ from typing import get_args
 
 import pytest
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import CLAIMS, STUDIES, Bench, Claim, ledger, run_claim
 from unsmooth.evidence.finding import Verdict
 from unsmooth.evidence.ledger import Entry
 
-WITHOUT_TRAINING = sorted(name for name, claim in CLAIMS.items() if not claim.studies)
+WAITING = sorted(name for name, claim in CLAIMS.items() if claim.waits_for)
+WITHOUT_TRAINING = sorted(name for name, claim in CLAIMS.items() if not claim.studies and name not in WAITING)
 WITH_TRAINING = sorted(name for name, claim in CLAIMS.items() if claim.studies)
 
 
@@ -34,7 +36,8 @@ def test_says_what_it_is(name: str) -> None:
 
 def test_there_are_enough_and_each_has_its_place() -> None:
     assert len(CLAIMS) >= 14
-    assert len({claim.number for claim in CLAIMS.values()}) == len(CLAIMS)
+    numbers = sorted(claim.number for claim in CLAIMS.values())
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_every_study_serves_a_claim() -> None:
@@ -44,6 +47,16 @@ def test_every_study_serves_a_claim() -> None:
 @pytest.mark.parametrize("name", WITHOUT_TRAINING)
 def test_claims_of_mathematics_and_of_models(name: str, tmp_path: Path) -> None:
     check(CLAIMS[name], Bench(scale="tiny", out=tmp_path / "evidence", runs=tmp_path / "runs", device="cpu"))
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_claims_that_wait_for_results_say_so_in_one_line(name: str, tmp_path: Path) -> None:
+    claim = CLAIMS[name]
+    with pytest.raises(UnsmoothError, match=rf"Expected results of .* for {name} but got none yet. Try .*\.$"):
+        run_claim(claim, Bench(scale="tiny", out=tmp_path, device="cpu"))
+    entry = next(entry for entry in ledger(tmp_path) if entry.claim is claim)
+    assert entry.verdict == "undecided"
+    assert entry.to_json()["words"] == f"Not run yet: waits for {claim.waits_for}."
 
 
 # In one test, since claims share trained runs.

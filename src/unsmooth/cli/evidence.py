@@ -105,7 +105,8 @@ def run_claims(
     from unsmooth.evidence import CLAIMS
     from unsmooth.evidence.claim import in_order
 
-    chosen = in_order() if claim == "all" else [CLAIMS[claim]]
+    every = [one for one in in_order() if not one.waits_for]
+    chosen = every if claim == "all" else [CLAIMS[claim]]
     bench = _bench(scale, out, runs, device, minutes, models or ())
     end = None if minutes is None else time.monotonic() + 60 * minutes
     codes = [_run_one(one, _left(bench, end), quiet) for one in chosen]

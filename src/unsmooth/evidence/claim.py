@@ -63,6 +63,7 @@ class Claim(ABC):
         studies: Names of the training studies that it draws on.
         measured_by: Another claim whose measurements it reads; by default its own.
         beyond: What the verdict does not reach, whichever it is; told beside it.
+        waits_for: Whose results it waits for, where it cannot be measured by itself.
     """
 
     id: ClassVar[str]
@@ -80,6 +81,7 @@ class Claim(ABC):
     studies: ClassVar[tuple[str, ...]] = ()
     measured_by: ClassVar[str] = ""
     beyond: ClassVar[str] = ""
+    waits_for: ClassVar[str] = ""
 
     @property
     def rule(self) -> dict[str, str]:

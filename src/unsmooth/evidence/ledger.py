@@ -103,7 +103,7 @@ def entry_of(claim: Claim, store: Store) -> Entry:
     """A claim with what a folder of results has for it."""
     record = claim.record(store)
     if record is None:
-        return Entry(claim)
+        return Entry(claim, missing=f"Not run yet: waits for {claim.waits_for}." if claim.waits_for else "")
     try:
         judgement = claim.judge(record.measured)
     except UnsmoothError as error:  # what was measured for another claim may lack what this one asks for

@@ -7,6 +7,7 @@ of its ladder, the study says why, and there is no verdict.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -27,8 +28,6 @@ Results: TypeAlias = Mapping[str, Any]
 
 class Awaiting(Claim):
     """A claim without measurements of its own: it waits for results that others hand over."""
-
-    waits_for: ClassVar[str]
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """Those of what it waits for."""
@@ -74,14 +73,20 @@ class Studied(Awaiting):
 
     def judge(self, measured: Measured) -> Judgement:
         """As the study's rule says."""
+        check_registration(measured[STUDY])
         return judge_study(measured[STUDY], self.asks, self.findings(measured[STUDY]))
 
     def figure(self, measured: Measured) -> Figure:
         """Its intervals side by side."""
-        found = list(self.findings(measured[STUDY]))
-        series = with_intervals(self.asks, [one.what for one in found], [one.interval for one in found], "points")
         caption = f"What the study {self.study} measured, with 95 % intervals."
-        return Figure(caption, [Panel(self.asks, "", "estimate", [series] if found else [], reference=0.0)])
+        return Figure(caption, [draw_study(measured[STUDY], self.asks, self.findings(measured[STUDY]))])
+
+
+def draw_study(results: Results, asks: str, findings: Iterable[Finding]) -> Panel:
+    """The intervals of a claim side by side."""
+    found = list(findings)
+    series = with_intervals(asks, [one.what for one in found], [one.interval for one in found], "points")
+    return Panel(f"study {results['name']}", "", "estimate", [series] if found else [], reference=0.0)
 
 
 def judge_study(results: Results, asks: str, findings: Iterable[Finding], also: Sequence[Finding] = ()) -> Judgement:
@@ -105,7 +110,48 @@ def judge_study(results: Results, asks: str, findings: Iterable[Finding], also: 
     return Judgement((*found, *also), f"The study {results['name']} was run in full.", outcome)
 
 
-def check_registration(results: Results, claim: str) -> None:
+class AlsoStudied(Claim):
+    """A claim with runs of before its study: the study decides where it was run, and they are reported beside it.
+
+    Measurements that are shared with another claim may hold the results of that one's study, which are not looked at.
+    """
+
+    study: ClassVar[str]
+    asks: ClassVar[str]
+
+    @abstractmethod
+    def judge_before(self, measured: Measured) -> Judgement:
+        """What the earlier runs say."""
+
+    @abstractmethod
+    def figure_before(self, measured: Measured) -> Figure:
+        """What they look like."""
+
+    def judge(self, measured: Measured) -> Judgement:
+        """The study's word, else that of the earlier runs."""
+        results = self._results(measured)
+        before = self.judge_before(measured) if measured.keys() - {STUDY} else None
+        if results is None:
+            return before or Judgement((), "Nothing was measured.", "undecided")
+        also = [Finding(f"before the study: {one.what}", one.interval) for one in (before.findings if before else ())]
+        return judge_study(results, self.asks, contrasts(results, self.asks), also)
+
+    def figure(self, measured: Measured) -> Figure:
+        """The study's intervals before what the earlier runs look like."""
+        results = self._results(measured)
+        before = self.figure_before(measured) if measured.keys() - {STUDY} else None
+        panels = [] if results is None else [draw_study(results, self.asks, contrasts(results, self.asks))]
+        return Figure(before.caption if before else "", [*panels, *(before.panels if before else ())])
+
+    def _results(self, measured: Measured) -> Results | None:
+        results: Results | None = measured.get(STUDY)
+        if results is None or results["name"] != self.study:
+            return None
+        check_registration(results)
+        return results
+
+
+def check_registration(results: Results) -> None:
     """Refuse results of another registration than the one that is here.
 
     Raises:
@@ -114,7 +160,7 @@ def check_registration(results: Results, claim: str) -> None:
     name = str(results.get("name"))
     if results.get("registration") != (digest := registered(name).digest):
         got = str(results.get("registration"))[:40]
-        raise expected(f"results of the registration {name} {digest} for {claim}", got, "running the study again")
+        raise expected(f"results of the registration {name} {digest}", got, "running the study again")
 
 
 def take_study(results: Results, store: Store, made: Mapping[str, Any]) -> list[Record]:
@@ -125,11 +171,11 @@ def take_study(results: Results, store: Store, made: Mapping[str, Any]) -> list[
         store: Where records are.
         made: What made them: commit, hardware, versions, when, seconds.
     """
+    check_registration(results)
     taken = []
     for claim in CLAIMS.values():
         if getattr(claim, "study", None) == results.get("name"):
-            check_registration(results, claim.id)
-            before = store.claim(claim.id, "full")
+            before = claim.record(store)
             measured = {**(before.measured if before else {}), STUDY: dict(results)}
             record = Record(claim.id, "full", before.seeds if before else (), claim.rule, made, measured)
             claim.judge(record.measured)

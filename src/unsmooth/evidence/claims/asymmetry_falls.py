@@ -21,7 +21,7 @@ class AsymmetryFalls(Claim):
     """Asymmetry ‖H − Hᵀ‖_F / (2‖H‖_F) of the plain models, mean over layers, paired by seed."""
 
     id: ClassVar[str] = "asymmetry-falls"
-    number: ClassVar[int] = 18
+    number: ClassVar[int] = 20
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = "During training ‖H − Hᵀ‖ relative to ‖H‖ falls, from about 0.95 to about 0.7."
     wording: ClassVar[Wording] = "reconstructed"

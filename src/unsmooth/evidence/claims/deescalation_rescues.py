@@ -18,10 +18,11 @@ from unsmooth.evidence.by_depth import (
     mean_accuracy,
     unsettled,
 )
-from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
+from unsmooth.evidence.claim import Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Wording
 from unsmooth.evidence.interval import over_seeds, paired
+from unsmooth.evidence.registered import AlsoStudied
 from unsmooth.evidence.studies.depth import KINDS
 
 _, *DEEP = DEPTHS
@@ -29,11 +30,11 @@ AFTER = "after training"
 
 
 @claim
-class DeescalationRescues(Claim):
+class DeescalationRescues(AlsoStudied):
     """Beside pre-norm and other remedies, each at the best of three learning rates."""
 
     id: ClassVar[str] = "deescalation-rescues"
-    number: ClassVar[int] = 22
+    number: ClassVar[int] = 25
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "Preliminary experimental results confirm the effectiveness of the proposed strategy in small-scale "
@@ -61,11 +62,14 @@ class DeescalationRescues(Claim):
     against_if: ClassVar[str] = "in that study one of the two intervals lies below 2 points"
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")
 
+    study: ClassVar[str] = "depth"
+    asks: ClassVar[str] = id
+
     def measure(self, bench: Bench) -> dict[str, Any]:
         """All deep models."""
         return kept_by_depth(bench, lambda variant: variant.rpartition("-")[2] in DEEP)
 
-    def judge(self, measured: Measured) -> Judgement:
+    def judge_before(self, measured: Measured) -> Judgement:
         """What was run before the rule decides nothing: its gains are told, and why they do not decide."""
         names = depths_of(measured)
         reasons = unsettled(measured, [f"{kind}-{name}" for name in names for kind in ("post", "deescalate")])
@@ -74,7 +78,7 @@ class DeescalationRescues(Claim):
         words += f" Not decided by these runs, because {'; '.join(reasons)}. {best_rates(measured)}"
         return Judgement(tuple(findings), words, "undecided")
 
-    def figure(self, measured: Measured) -> Figure:
+    def figure_before(self, measured: Measured) -> Figure:
         """Accuracy of all, and mean cosine by layer with and without."""
         panels = []
         for name in depths_of(measured):

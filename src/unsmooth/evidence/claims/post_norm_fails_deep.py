@@ -19,18 +19,19 @@ from unsmooth.evidence.by_depth import (
     mean_accuracy,
     unsettled,
 )
-from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
+from unsmooth.evidence.claim import Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Wording
 from unsmooth.evidence.interval import over_seeds, paired
+from unsmooth.evidence.registered import AlsoStudied
 
 
 @claim
-class PostNormFailsDeep(Claim):
+class PostNormFailsDeep(AlsoStudied):
     """With a class token and Xavier's initialisation, each model at the best of three learning rates."""
 
     id: ClassVar[str] = "post-norm-fails-deep"
-    number: ClassVar[int] = 19
+    number: ClassVar[int] = 21
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "extending the original Transformer design to models of greater depth has proven exceedingly challenging, "
@@ -59,18 +60,21 @@ class PostNormFailsDeep(Claim):
     against_if: ClassVar[str] = "in that study the interval of post-norm minus the probe lies above 1 point"
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")
 
+    study: ClassVar[str] = "depth"
+    asks: ClassVar[str] = id
+
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Post-norm and pre-norm models alone."""
         return kept_by_depth(bench, lambda variant: variant.startswith(("post-", "pre-")))
 
-    def judge(self, measured: Measured) -> Judgement:
+    def judge_before(self, measured: Measured) -> Judgement:
         """What was run before the rule decides nothing: its gaps are told, and why they do not decide."""
         names = _depths(measured)
         reasons = unsettled(measured, [f"{kind}-{name}" for name in names for kind in ("post", "pre")])
         findings = [*_gaps(measured), *_likenesses(measured), *_at_one_rate(measured)]
         return Judgement(tuple(findings), _words(measured, reasons), "undecided")
 
-    def figure(self, measured: Measured) -> Figure:
+    def figure_before(self, measured: Measured) -> Figure:
         """Accuracy by depth, and mean cosine by layer before and after."""
         names = _depths(measured)
         lines = [

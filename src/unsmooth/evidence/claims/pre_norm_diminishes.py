@@ -40,7 +40,7 @@ class PreNormDiminishes(Claim):
     """
 
     id: ClassVar[str] = "pre-norm-diminishes"
-    number: ClassVar[int] = 24
+    number: ClassVar[int] = 28
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "the existing approach of diminishing the SA mechanism explicitly or implicitly (such as in pre-norm "

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 from unsmooth.evidence.accuracy import compare, draw_benefit, judge_benefit
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
+from unsmooth.evidence.claim import Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure
 from unsmooth.evidence.finding import Judgement, Wording
+from unsmooth.evidence.registered import AlsoStudied
 
 MISSING = (
     "No run here has the paper's form beside another remedy, so nothing is decided: these models have one scale "
@@ -17,11 +18,11 @@ MISSING = (
 
 
 @claim
-class SharpeningHelps(Claim):
+class SharpeningHelps(AlsoStudied):
     """Accuracy of sharpened models against plain ones, paired by seed, in four settings."""
 
     id: ClassVar[str] = "sharpening-helps"
-    number: ClassVar[int] = 14
+    number: ClassVar[int] = 16
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "Compared to a recent solution for oversmoothing, our approach improves generalization, even when training "
@@ -50,14 +51,17 @@ class SharpeningHelps(Claim):
     against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data", "finer_patches", "bases")
 
+    study: ClassVar[str] = "lever"
+    asks: ClassVar[str] = id
+
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Accuracies of the plain and the sharpened models."""
         return compare(bench, "sharpen")
 
-    def judge(self, measured: Measured) -> Judgement:
-        """What there is decides nothing."""
+    def judge_before(self, measured: Measured) -> Judgement:
+        """What earlier runs say decides nothing."""
         return judge_benefit(measured, "sharpen", MISSING)
 
-    def figure(self, measured: Measured) -> Figure:
+    def figure_before(self, measured: Measured) -> Figure:
         """Differences, and accuracy over severity."""
         return draw_benefit(measured, "sharpen")

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 from unsmooth.evidence.accuracy import compare, draw_benefit, judge_benefit
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
+from unsmooth.evidence.claim import Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure
 from unsmooth.evidence.finding import Judgement, Wording
+from unsmooth.evidence.registered import AlsoStudied
 
 MISSING = (
     "No smoothed run here has the paper's form, so nothing is decided: these models have one scale for all "
@@ -17,11 +18,11 @@ MISSING = (
 
 
 @claim
-class SmoothingHelps(Claim):
+class SmoothingHelps(AlsoStudied):
     """Accuracy of smoothed models against plain ones, paired by seed, in four settings."""
 
     id: ClassVar[str] = "smoothing-helps"
-    number: ClassVar[int] = 16
+    number: ClassVar[int] = 18
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "For image classification tasks we show that smoothing, instead of sharpening, can improve generalization."
@@ -45,14 +46,17 @@ class SmoothingHelps(Claim):
     against_if: ClassVar[str] = "the interval against plain lies wholly below 0 in both forms"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data", "finer_patches")
 
+    study: ClassVar[str] = "lever"
+    asks: ClassVar[str] = id
+
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Accuracies of the plain and the smoothed models."""
         return compare(bench, "smooth")
 
-    def judge(self, measured: Measured) -> Judgement:
-        """What there is decides nothing."""
+    def judge_before(self, measured: Measured) -> Judgement:
+        """What earlier runs say decides nothing."""
         return judge_benefit(measured, "smooth", MISSING)
 
-    def figure(self, measured: Measured) -> Figure:
+    def figure_before(self, measured: Measured) -> Figure:
         """Differences, and accuracy over severity."""
         return draw_benefit(measured, "smooth")

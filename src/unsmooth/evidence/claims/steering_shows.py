@@ -22,7 +22,7 @@ class SteeringShows(Claim):
     """At the last layer, paired by seed, before and after training."""
 
     id: ClassVar[str] = "steering-shows"
-    number: ClassVar[int] = 13
+    number: ClassVar[int] = 15
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "Our analysis reveals a simple way to parameterize the weights of the Transformer update equations to "

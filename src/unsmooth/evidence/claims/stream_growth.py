@@ -18,7 +18,7 @@ class StreamGrowth(Claim):
     """Attention's ratio of last to first quarter over the MLP's, of the trained pre-norm models."""
 
     id: ClassVar[str] = "stream-growth"
-    number: ClassVar[int] = 28
+    number: ClassVar[int] = 31
     section: ClassVar[Section] = "our own"
     quote: ClassVar[str] = "What diminishes self-attention in pre-norm models diminishes every branch alike."
     wording: ClassVar[Wording] = "ours"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from unsmooth.evidence.by_depth import accuracies, best_rates, depth, has, unsettled
-from unsmooth.evidence.claim import CLAIMS, Claim, Measured, Section, Source, claim
+from unsmooth.evidence.claim import CLAIMS, Measured, Section, Source, claim
 from unsmooth.evidence.claims.deescalation_rescues import depths_of, ranked
 from unsmooth.evidence.figure import Figure
 from unsmooth.evidence.finding import Finding, Judgement, Wording, above, together
 from unsmooth.evidence.interval import paired
+from unsmooth.evidence.registered import AlsoStudied
 
 RIVALS = ("pre", "deepnorm", "residual_scaling", "b2t", "rezero")
 DEPTH = "24"
@@ -17,11 +18,11 @@ AS_GOOD = -0.02
 
 
 @claim
-class SurgicalRivals(Claim):
+class SurgicalRivals(AlsoStudied):
     """De-escalated post-norm models beside pre-norm and four remedies that scale or bypass branches."""
 
     id: ClassVar[str] = "surgical-rivals"
-    number: ClassVar[int] = 23
+    number: ClassVar[int] = 26
     section: ClassVar[Section] = "training"
     quote: ClassVar[str] = (
         "Surgically removing similarity brings deep post-norm models close to those that diminish self-attention, such "
@@ -50,8 +51,10 @@ class SurgicalRivals(Claim):
     against_if: ClassVar[str] = "under the same conditions one of these intervals lies below -2 points"
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")
     measured_by: ClassVar[str] = "deescalation-rescues"
+    study: ClassVar[str] = "surgical"
+    asks: ClassVar[str] = id
 
-    def judge(self, measured: Measured) -> Judgement:
+    def judge_before(self, measured: Measured) -> Judgement:
         """A difference to each rival; undecided while de-escalation's own rate or precision are in question."""
         own = f"deescalate-{DEPTH}"
         if DEPTH not in depths_of(measured):
@@ -67,10 +70,11 @@ class SurgicalRivals(Claim):
         reasons = unsettled(measured, [own])
         words = ranked(measured, DEPTH)
         if reasons:
+            findings = [Finding(one.what, one.interval) for one in findings]
             words += f" Not decided by these runs, because {'; '.join(reasons)}."
         findings.sort(key=lambda one: one.interval.value)
         return Judgement(tuple(findings), f"{words} {best_rates(measured)}", "undecided" if reasons else said)
 
-    def figure(self, measured: Measured) -> Figure:
+    def figure_before(self, measured: Measured) -> Figure:
         """As of the claim that it is measured by."""
         return CLAIMS[self.measured_by].figure(measured)

@@ -50,7 +50,7 @@ class TheoryPredictsLayers(Claim):
     """Predicted against measured change of t_sim, layer by layer, over the models at hand."""
 
     id: ClassVar[str] = "theory-predicts-layers"
-    number: ClassVar[int] = 26
+    number: ClassVar[int] = 29
     section: ClassVar[Section] = "our own"
     quote: ClassVar[str] = (
         "A layer of a trained model makes tokens more alike where the largest |1 + λ| of its H is above 1."
