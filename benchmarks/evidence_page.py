@@ -1,4 +1,4 @@
-"""docs/evidence/README.md and the ledger in README.md, from the results of `unsmooth evidence run`.
+"""docs/evidence and the counts of the ledger in README.md, from the results of `unsmooth evidence run`.
 
 python -m benchmarks.evidence_page [--results evidence]
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
-from benchmarks.markers import replaced
+from benchmarks.evidence_corrections import corrections_page
+from benchmarks.markers import replaced, table
 from unsmooth.evidence import Entry, Store, Trained, ledger
 from unsmooth.evidence.interval import Interval, over_seeds
+from unsmooth.evidence.multiplicity import multiplicity
+from unsmooth.evidence.papers import PAPERS, VERSIONS
 from unsmooth.files import write_whole
 from unsmooth.report.charts import chart_svg
 from unsmooth.report.evidence import figure, words
@@ -26,56 +30,41 @@ PLAIN = ("steering", "plain")
 """The study and the variant whose accuracy stands beside public figures."""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Markdown; a bar in a cell is escaped.
-
-    >>> print(table(["a"], [["|λ₂|"]]))
-    | a |
-    | --- |
-    | \|λ₂\| |
-    """
-    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def verdict(entry: Entry) -> str:
     """In bold where something is decided."""
     found = words.standing(entry)
-    return f"**{found}**" if found in ("confirmed", "refuted") else found
+    return found if found in ("undecided", "not run") else f"**{found}**"
 
 
-def full_ledger(entries: Sequence[Entry]) -> str:
-    """All claims, and what they took."""
-    rows = [
-        [
-            str(entry.claim.number),
-            f"[{entry.claim.id}](#{anchor(entry)})",
-            verdict(entry),
-            f"{words.effect(entry)}: {words.effect_of(entry)}" if entry.judgement else "–",
-            str(len(entry.record.seeds)) if entry.record else "–",
-            entry.record.scale if entry.record else "–",
-            words.paper(entry),
-            words.minutes(entry.gpu_minutes),
-        ]
-        for entry in entries
-    ]
-    head = ["", "claim", "verdict", "effect [95 % interval]", "seeds", "scale", "paper", "GPU minutes"]
-    shared = "Minutes of a GPU are those of all runs behind a claim; claims share runs, so they do not add up."
-    return f"## Ledger\n\n{words.counted(entries)}\n\n{table(head, rows)}\n\n{shared}\n"
+def glance(entries: Sequence[Entry]) -> str:
+    """All claims: whose words, the verdict, and the one number."""
+    rows = []
+    for section, here in groupby(entries, key=lambda entry: entry.claim.section):
+        rows.append(["", f"**{section}**", "", "", ""])
+        for entry in here:
+            claim = entry.claim
+            number = f"{words.effect(entry)}: {words.effect_of(entry)}" if entry.judgement else "–"
+            rows.append(
+                [
+                    str(claim.number),
+                    f"[{claim.id}](#{anchor(entry)})",
+                    f"{claim.wording}, {words.paper(entry)}",
+                    verdict(entry),
+                    number,
+                ]
+            )
+    return table(["", "claim", "wording", "verdict", "the number [95 % interval]"], rows)
+
+
+def counts(entries: Sequence[Entry]) -> str:
+    """Verdicts by wording."""
+    head, rows = words.counts(entries)
+    return table(head, rows)
 
 
 def short_ledger(entries: Sequence[Entry]) -> str:
     """What stands in the README of the project."""
-    rows = [
-        [
-            f"[{entry.claim.id}](docs/evidence/README.md#{anchor(entry)}) ({words.paper(entry)})",
-            entry.claim.statement,
-            verdict(entry),
-            words.effect(entry),
-        ]
-        for entry in entries
-    ]
-    return f"{words.counted(entries)}\n\n{table(['claim', 'statement', 'verdict', 'effect [95 % interval]'], rows)}"
+    return f"{words.counted(entries)}\n\n{counts(entries)}"
 
 
 def anchor(entry: Entry) -> str:
@@ -84,18 +73,18 @@ def anchor(entry: Entry) -> str:
 
 
 def claim_part(entry: Entry, picture: Path | None) -> str:
-    """Statement, rule, findings, figure, provenance."""
+    """Sentence, reading, rule, findings, figure, provenance."""
     claim = entry.claim
     parts = [
         f"### {claim.number} {claim.id}",
-        f"{claim.statement} *{claim.source}*",
-        f"- confirmed if {claim.confirmed_if}\n- refuted if {claim.refuted_if}",
+        f"> {claim.quote}\n>\n> *{claim.source}; {claim.wording}*",
+        "\n".join(f"- {label.lower()}: {text}" for label, text in words.said_of(entry)),
         f"Verdict: {verdict(entry)}." + (f" {entry.judgement.words}" if entry.judgement else ""),
         *(f"> {caution}" for caution in words.cautions(entry)),
     ]
-    if entry.judgement is not None:
+    if entry.judgement is not None and entry.judgement.findings:
         rows = [
-            [one.what, words.in_words(one.interval), str(one.interval.count), one.verdict or "reported"]
+            [one.what, words.in_words(one.interval), str(one.interval.count), one.outcome or "reported"]
             for one in entry.judgement.findings
         ]
         parts.append(table(["finding", "estimate [95 % interval]", "from", "says"], rows))
@@ -106,8 +95,8 @@ def claim_part(entry: Entry, picture: Path | None) -> str:
 
 
 def draw(entry: Entry) -> Path | None:
-    """A claim's figure as SVG; None where it was not measured."""
-    if entry.record is None:
+    """A claim's figure as SVG; None where it was not measured, or shows what another claim's does."""
+    if entry.record is None or entry.record.id != entry.claim.id:
         return None
     return write_whole(DOCS / f"{entry.claim.id}.svg", chart_svg(figure(entry)))  # type: ignore[arg-type]
 
@@ -153,22 +142,42 @@ def percent(value: float) -> str:
     return words.in_words(Interval(100 * value if value <= 1 else value, 0.0, 0.0, 1)).partition(" [")[0]
 
 
+def sources() -> str:
+    """Where quotations are from."""
+    rows = [[f"{one.paper} {one.version}", PAPERS[one.paper], " ".join(one.at)] for one in VERSIONS]
+    return f"## Sources of the quotations\n\nThe abstracts:\n\n{table(['', 'paper', 'read at'], rows)}\n"
+
+
 def main() -> None:
-    """Write both."""
+    """Write all three."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "evidence")
     results = parser.parse_args().results
     entries, store = ledger(results), Store(results)
     studies = studies_of(entries, store)
-    head = """# Evidence: what the papers claim, and what the numbers say
+    head = f"""# Evidence: what the papers claim, and what the numbers say
 
-Written by `python -m benchmarks.evidence_page` from the results in [`evidence`](../../evidence), which
-`unsmooth evidence run` wrote. P1 is arXiv 2401.04301, P2 is arXiv 2312.06182; statements are in our words. Rules and
-seeds were committed before the runs at scale paper. Undecided means that the interval does not settle it.
+{words.counted(entries)}
+
+{counts(entries)}
+
+{glance(entries)}
+
+Verbatim sentences stand in an abstract of the paper; *confirmed* and *refuted* are said of those alone, and only where
+they were judged at the scale that they state. A sentence that is reconstructed (the papers' bodies were not at hand),
+or ours, or judged at a smaller scale, is *supported here* or *not supported here*. *Undecided* says what would decide.
+The number is the first finding of each claim. P1 is {PAPERS["P1"]}; P2 is {PAPERS["P2"]}.
+
+{multiplicity(entries)}
+
+[What we got wrong before](what-we-got-wrong.md): the verdicts of the first edition that changed. Written by
+`python -m benchmarks.evidence_page` from the results in [`evidence`](../../evidence), which `unsmooth evidence run`
+wrote; each claim tells where its rule is younger than its numbers.
 """
     claims = ["## Claims\n", *(claim_part(entry, draw(entry)) for entry in entries)]
-    parts = [head, full_ledger(entries), accuracy_part(studies, PUBLIC), *claims, studies_part(studies)]
+    parts = [head, *claims, accuracy_part(studies, PUBLIC), studies_part(studies), sources()]
     write_whole(DOCS / "README.md", "\n".join(part for part in parts if part))
+    write_whole(DOCS / "what-we-got-wrong.md", corrections_page(entries))
     readme = ROOT / "README.md"
     write_whole(readme, replaced(readme.read_text(encoding="utf-8"), BEGIN, END, short_ledger(entries)))
 

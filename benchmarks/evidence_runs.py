@@ -1,6 +1,6 @@
 """Train everything that claims still wait for, studies side by side on one GPU, in pieces where minutes are few.
 
-    python -m benchmarks.evidence_runs                      # every study that is not complete, at scale paper
+    python -m benchmarks.evidence_runs                      # every study that is not complete, at scale full
     python -m benchmarks.evidence_runs --minutes 9 --mps    # exit code 3 while something is left: call it again
     python -m benchmarks.evidence_runs less_data bases      # these alone
 
@@ -95,7 +95,7 @@ def _words(lane: Lane, bench: Bench, sharing: int, minutes: float | None) -> lis
 def _reader() -> argparse.ArgumentParser:
     reader = argparse.ArgumentParser(description="Train what claims still wait for.", allow_abbrev=False)
     reader.add_argument("studies", nargs="*", metavar="STUDY", help="of `unsmooth ls studies`; by default all")
-    reader.add_argument("--scale", default="paper")
+    reader.add_argument("--scale", default="full")
     reader.add_argument("--minutes", type=float, help="stop after so many; the same command goes on from there")
     reader.add_argument("--mps", action="store_true", help="run kernels of several processes beside each other")
     reader.add_argument("--out", type=Path, default=Path("evidence"))

@@ -1,8 +1,9 @@
-"""Parts of README.md that are written by a program: what stands between two markers."""
+"""Markdown that is written by a program: tables, and what stands between two markers of README.md."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from unsmooth.errors import expected
 
@@ -17,3 +18,15 @@ def replaced(text: str, begin: str, end: str, block: str) -> str:
     if len(found) != 1:
         raise expected(f"{begin} and {end} once in README.md", f"{len(found)} of them", "adding the markers")
     return text.replace(found[0], f"{begin}\n{block}\n{end}")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""Markdown; a bar in a cell is escaped.
+
+    >>> print(table(["a"], [["|λ₂|"]]))
+    | a |
+    | --- |
+    | \|λ₂\| |
+    """
+    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

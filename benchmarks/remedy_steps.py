@@ -95,10 +95,14 @@ def as_called(model: nn.Module, how: str) -> nn.Module:
 
 
 class Step:
-    """A training step over resident data; on a GPU one CUDA graph once it is `ready`."""
+    """A training step over resident data; on a GPU one CUDA graph once it is `ready`.
 
-    def __init__(self, model: nn.Module, size: Size, device: str, how: str) -> None:
+    Under bfloat16 autocast where `half` says so, by default on a GPU.
+    """
+
+    def __init__(self, model: nn.Module, size: Size, device: str, how: str, *, half: bool | None = None) -> None:
         self.model = model.train()
+        self.half = device == "cuda" if half is None else half
         self.called: Callable[[Tensor], Any] = as_called(model, how)
         self.device = device
         generator = torch.Generator().manual_seed(1)
@@ -111,7 +115,7 @@ class Step:
     def work(self) -> None:
         """One step, not captured."""
         pixels, labels = self.images[self.batch], self.labels[self.batch]
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.half, cache_enabled=False):
             loss = nn.functional.cross_entropy(self.called(pixels).float(), labels)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 5.0, foreach=True)

@@ -13,10 +13,10 @@ def claim_pages() -> list[Page]:
     entries = ledger()
     measured = "[What was measured](../../evidence/README.md). " if (ROOT / "docs/evidence/README.md").is_file() else ""
     introduction = (
-        "Claims of the two papers, each with what would confirm and refute it, written down before the runs. "
-        f"{measured}`unsmooth evidence run NAME` measures one; `unsmooth ls claims` prints this list."
+        "Claims of the two papers, each with its sentence, how it is read here and what would speak for and against "
+        f"it. {measured}`unsmooth evidence run NAME` measures one; `unsmooth ls claims` prints this list."
     )
-    about = {entry.claim.id: f"{entry.claim.statement} **{words.standing(entry)}**" for entry in entries}
+    about = {entry.claim.id: f"{entry.claim.quote} **{words.standing(entry)}**" for entry in entries}
     return chapter("claims", "Claims", introduction, [_page(entry) for entry in entries], about)
 
 
@@ -24,9 +24,8 @@ def _page(entry: Entry) -> Page:
     claim = entry.claim
     declared = facts(
         {
-            "source": claim.source,
-            "confirmed if": claim.confirmed_if,
-            "refuted if": claim.refuted_if,
+            "source": f"{claim.source}; {claim.wording}",
+            **dict(words.said_of(entry)),
             "draws on": ", ".join(f"`{name}`" for name in claim.studies),
             "verdict": f"**{words.standing(entry)}**",
             "effect": f"{words.effect(entry)}: {words.effect_of(entry)}" if entry.judgement else "",
@@ -36,5 +35,5 @@ def _page(entry: Entry) -> Page:
     )
     found = f"\n\n{entry.judgement.words}" if entry.judgement else ""
     found += "".join(f"\n\n> {caution}" for caution in words.cautions(entry))
-    text = f"# {claim.id}\n\n{claim.statement}\n\n{declared}{found}\n"
+    text = f"# {claim.id}\n\n> {claim.quote}\n\n{declared}{found}\n"
     return Page(f"reference/claims/{claim.id}.md", claim.id, text)

@@ -112,7 +112,7 @@ def test_the_record_of_the_study_says_which_commit_trained_it(demo_runs: Path, t
     made = {"commit": "abc", "changed": False, "versions": {"torch": "9"}, "when": "2000-01-01", "side_by_side": 3}
     line = {"epoch": 1, "accuracy": 0.5}
     runs = [Trained(name, seed, {}, made, (line,), {}) for name in demo.NAMES for seed in (0, 1)]
-    Store(tmp_path).write_study("steering", "paper", runs)
+    Store(tmp_path).write_study("steering", "full", runs)
     shipped = demo_models.from_run(demo_runs / "plain" / "seed-0", tmp_path)
     assert shipped.facts["made"]["commit"] == "abc"
     assert shipped.facts["made"]["side_by_side"] == 3

@@ -90,7 +90,8 @@ def test_the_folder_is_a_model_like_any_other(
 
 def test_no_fold_keeps_what_would_fold(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert run(["apply", "sharpen", str(bert_folder), "--out", str(out), "--no-fold", "--layers", "0,2"]) == 0
+    gram = "sharpen(basis=gram)"
+    assert run(["apply", gram, str(bert_folder), "--out", str(out), "--no-fold", "--layers", "0,2"]) == 0
     assert "Saved with the weights, no new parameters" in capsys.readouterr().out
     assert [one.layers for one in unsmooth.remedies.applied(unsmooth.load(out))] == [(0, 2)]
 

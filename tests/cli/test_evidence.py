@@ -59,7 +59,7 @@ def results(tmp_path: Path) -> Path:
     """Two claims measured, two not."""
     store = fake_store(tmp_path / "results")
     store.write_claim(record(FakeClaim, measured={"gap": [1.0, 1.1, 1.2]}))
-    store.write_claim(record(OtherClaim, "small", rule={"confirmed_if": "else"}, measured={"gap": [-1.0, -1.1, -0.9]}))
+    store.write_claim(record(OtherClaim, "small", rule={"for_if": "else"}, measured={"gap": [-1.0, -1.1, -0.9]}))
     return store.path
 
 
@@ -70,10 +70,12 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 def test_ledger(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evidence", "--results", str(results)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[1] == "1 made-up confirmed 1.1 [0.852, 1.35] 3 paper P1"
-    assert lines[2] == "2 another refuted −1 [−1.25, −0.752] 3 small P2"
-    assert lines[3] == "3 needy not run – – – P2"
-    assert lines[5] == "4 claims: 1 confirmed, 1 refuted, 0 undecided, 2 not run."
+    assert lines[1] == "trained models"
+    assert lines[2] == "1 made-up verbatim P1 v9 confirmed 1.1 [0.852, 1.35] full"
+    assert lines[3] == "training"
+    assert lines[4] == "2 another reconstructed P2 not supported here −1 [−1.25, −0.752] small"
+    assert lines[5] == "3 needy reconstructed P2 not run – –"
+    assert lines[7] == "4 claims: 1 confirmed, 1 not supported here, 2 not run."
 
 
 def test_ledger_as_json(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +85,10 @@ def test_ledger_as_json(results: Path, capsys: pytest.CaptureFixture[str]) -> No
     first = found[0]
     assert (first["verdict"], first["seeds"], first["effect"]) == ("confirmed", [0, 1, 2], pytest.approx(1.1))
     assert first["interval"] == pytest.approx([0.8515862, 1.3484138])  # 1.1 ± 4.302653 · 0.1 / √3
-    assert {"source", "statement"} <= set(first)
+    assert (first["wording"], first["section"]) == ("verbatim", "trained models")
+    assert first["source"]["version"] == "v9"
+    assert first["quote"] == "Made-up numbers are larger than 0."
+    assert [row["would_decide"] for row in found] == [None, None, *["More made-up numbers."] * 2]
     assert found[1]["rule_changed_since"]
     assert found[2]["interval"] == [None, None]
 
@@ -100,19 +105,18 @@ def test_show(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in (
         "1 made-up confirmed",
         "Made-up numbers are larger than 0.",
-        "P1: nobody, nowhere",
-        "confirmed if the interval lies above 0",
-        "refuted if it lies below 0",
-        "the gap: 1.1 [0.852, 1.35] confirmed",
+        "P1 v9, nowhere; verbatim",
+        "read here as The mean of made-up numbers is above 0.",
+        "for it the interval lies above 0",
+        "against it it lies below 0",
+        "the gap: 1.1 [0.852, 1.35] for",
         "a single |number|: 4 (no interval from 1) reported",
         "commit 0123456789, hardware Made-up GPU, date 2026-01-02, time 1 min 30 s, gpu minutes 4.0",
     ):
         assert part in text
     assert "note:" not in text
     assert run(["evidence", "--results", str(results), "show", "another"]) == 0
-    assert "The rule reads otherwise today than when the numbers were taken. It was: confirmed if: else." in said(
-        capsys
-    )
+    assert "The rule reads otherwise today than when the numbers were taken. It was: for it: else." in said(capsys)
     assert run(["evidence", "show", "needy", "--results", str(results)]) == 0
     assert "Try: unsmooth evidence run needy" in said(capsys)
 
@@ -182,12 +186,12 @@ def test_lists(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ls", "claims", "--json"]) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["made-up", "another", "needy", "trains"]
     assert run(["ls", "claims"]) == 0
-    assert "P2: nobody, nowhere; draws on smallest; unsmooth evidence run trains" in said(capsys)
+    assert "P2, a review; reconstructed; draws on smallest; unsmooth evidence run trains" in said(capsys)
     assert run(["ls", "studies"]) == 0
     assert said(capsys) == "smallest: next to nothing for trains; unsmooth evidence train smallest"
-    Store(results).write_study("smallest", "paper", [trained("plain", 0)])
+    Store(results).write_study("smallest", "full", [trained("plain", 0)])
     assert run(["evidence", "studies", "--results", str(results), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["runs"] == {"tiny": 0, "small": 0, "paper": 1}
+    assert json.loads(capsys.readouterr().out)[0]["runs"] == {"tiny": 0, "small": 0, "full": 1}
     assert run(["evidence", "studies", "--results", str(results)]) == 0
     assert "smallest next to nothing 0 0 1" in said(capsys)
 
@@ -197,7 +201,7 @@ def test_lists(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["show", "madeup"], "Did you mean 'made-up'?"),
         (["run", "anoter"], "Did you mean 'another'?"),
-        (["run", "all", "--scale", "papr"], "Expected a known scale but got 'papr'. Did you mean 'paper'?"),
+        (["run", "all", "--scale", "ful"], "Expected a known scale but got 'ful'. Did you mean 'full'?"),
         (["run", "all", "--minutes", "-1"], "Expected --minutes of 0 or more but got -1.0."),
         (["train", "smallest", "--sharing", "0"], "Expected --sharing of 1 or more but got 0."),
         (["train", "smalest"], "Did you mean 'smallest'?"),
@@ -213,6 +217,6 @@ def test_mistakes_are_told_in_one_line(words: list[str], told: str, capsys: pyte
 
 
 def test_broken_results_are_told_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (results / "paper/claims/made-up.json").write_text('{"format": 1, "id"')
+    (results / "full/claims/made-up.json").write_text('{"format": 1, "id"')
     assert run(["evidence", "--results", str(results)]) == 2
     assert re.match(r"unsmooth: Expected JSON in .*made-up.json' but got .*\. Try .*\n$", capsys.readouterr().err)

@@ -16,8 +16,9 @@ from scipy import stats
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, Claim, Entry, Finding, Interval, Judgement, Record, Store, Trained, run_claim
 from unsmooth.evidence import ledger as ledger_of
+from unsmooth.evidence.claim import Section, Source
 from unsmooth.evidence.figure import Figure, Panel, Series
-from unsmooth.evidence.finding import above, below, judged, together, within
+from unsmooth.evidence.finding import Wording, above, below, judged, together, within
 from unsmooth.evidence.interval import over_seeds, paired, share
 from unsmooth.evidence.ledger import gpu_minutes, minutes_of, results_folder
 from unsmooth.evidence.provenance import COMMIT, commit, hardware, made
@@ -30,10 +31,14 @@ class Counting(Claim):
 
     id: ClassVar[str] = "counting"
     number: ClassVar[int] = 99
-    source: ClassVar[str] = "P1"
-    statement: ClassVar[str] = "Numbers are above 0."
-    confirmed_if: ClassVar[str] = "above"
-    refuted_if: ClassVar[str] = "below"
+    section: ClassVar[Section] = "our own"
+    quote: ClassVar[str] = "Numbers are above 0."
+    wording: ClassVar[Wording] = "ours"
+    source: ClassVar[Source] = Source("P1", "", "nowhere")
+    reading: ClassVar[str] = "Numbers are above 0."
+    would_decide: ClassVar[str] = "More numbers."
+    for_if: ClassVar[str] = "above"
+    against_if: ClassVar[str] = "below"
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         return {"values": bench.pick([1.0, 2.0], [1 / 3, 1.0], [math.pi * 1e5, 3e5])}
@@ -101,13 +106,13 @@ def test_share_without_hits_by_hand() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [
-        (0.1, 0.2, ("confirmed", "refuted", "confirmed")),
-        (-0.2, -0.1, ("refuted", "confirmed", "refuted")),
+        (0.1, 0.2, ("for", "against", "for")),
+        (-0.2, -0.1, ("against", "for", "against")),
         (-0.1, 0.1, ("undecided", "undecided", "undecided")),
-        (0.0, 1.0, ("undecided", "undecided", "confirmed")),
+        (0.0, 1.0, ("undecided", "undecided", "for")),
         (-INFINITE, INFINITE, ("undecided", "undecided", "undecided")),
-        (0.9, 1.1, ("confirmed", "refuted", "undecided")),
-        (1.1, 1.2, ("confirmed", "refuted", "refuted")),
+        (0.9, 1.1, ("for", "against", "undecided")),
+        (1.1, 1.2, ("for", "against", "against")),
     ],
 )
 def test_rules_of_thresholds(low: float, high: float, said: tuple[str, str, str]) -> None:
@@ -117,17 +122,17 @@ def test_rules_of_thresholds(low: float, high: float, said: tuple[str, str, str]
 
 def test_findings_that_say_nothing_do_not_count() -> None:
     one = Interval(1.0, 0.5, 1.5, 3)
-    assert judged([Finding("a", one, "confirmed"), Finding("b", one)], "").verdict == "confirmed"
-    assert judged([Finding("a", one, "confirmed"), Finding("b", one, "refuted")], "").verdict == "refuted"
-    assert judged([Finding("a", one)], "").verdict == together([]) == "undecided"
-    assert str(Finding("a", one, "confirmed")) == "a 1 [0.5, 1.5]: confirmed"
+    assert judged([Finding("a", one, "for"), Finding("b", one)], "").outcome == "for"
+    assert judged([Finding("a", one, "for"), Finding("b", one, "against")], "").outcome == "against"
+    assert judged([Finding("a", one)], "").outcome == together([]) == "undecided"
+    assert str(Finding("a", one, "for")) == "a 1 [0.5, 1.5]: for"
 
 
 # ---- results on disk
 
 
 def record(scale: Any = "tiny", values: tuple[float, ...] = (1.0, 2.0), **changes: Any) -> Record:
-    rule = {"confirmed_if": "above", "refuted_if": "below"}
+    rule = {"for_if": "above", "against_if": "below"}
     about = {"commit": "abc", "hardware": "CPU", "seconds": 1.0}
     return Record("counting", scale, (0, 1), changes.get("rule", rule), about, {"values": list(values)})
 
@@ -144,11 +149,11 @@ def test_results_come_back_as_they_were_written(tmp_path: Path) -> None:
     path = store.write_claim(record())
     assert path == tmp_path / "tiny" / "claims" / "counting.json"
     assert store.claim("counting", "tiny") == record()
-    assert store.claim("counting", "paper") is None
+    assert store.claim("counting", "full") is None
     assert store.best_claim("another") is None
     store.write_study("some", "small", [trained()])
     assert store.study("some", "small") == [trained()]
-    assert store.study("some", "paper") == []
+    assert store.study("some", "full") == []
 
 
 def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
@@ -184,7 +189,7 @@ def test_a_claim_is_measured_rounded_and_written_with_its_rule(tmp_path: Path) -
     found = run_claim(Counting(), Bench(scale="small", out=tmp_path, device="cpu"))
     assert found == Store(tmp_path).claim("counting", "small")
     assert found.measured == {"values": [0.333333, 1.0]}
-    assert found.rule == {"confirmed_if": "above", "refuted_if": "below"}
+    assert found.rule == {"for_if": "above", "against_if": "below"}
     assert found.seeds == (0, 1, 2)
     assert str(found.made["hardware"]).startswith("CPU")
     assert found.made["seconds"] >= 0
@@ -215,23 +220,23 @@ def test_ledger_takes_the_largest_scale(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert [entry.verdict for entry in ledger_of(tmp_path)] == ["undecided"]
     store.write_claim(record("tiny", (-1.0, -1.1, -0.9)))
-    assert [entry.verdict for entry in ledger_of(tmp_path)] == ["refuted"]
-    store.write_claim(record("paper", (1.0, 1.1, 0.9)))
+    assert [entry.verdict for entry in ledger_of(tmp_path)] == ["not supported here"]
+    store.write_claim(record("full", (1.0, 1.1, 0.9)))
     store.write_claim(record("small", (-1.0, 1.0)))
     (entry,) = ledger_of(tmp_path)
     assert entry.record is not None
-    assert (entry.record.scale, entry.verdict, entry.rule_changed) == ("paper", "confirmed", False)
+    assert (entry.record.scale, entry.verdict, entry.rule_changed) == ("full", "supported here", False)
     plain = entry.to_json()
     half = float(stats.t.ppf(0.975, 2)) * 0.1 / math.sqrt(3)
     assert plain["effect"] == pytest.approx(1.0)
     assert plain["interval"] == pytest.approx([1.0 - half, 1.0 + half])
-    assert (plain["id"], plain["seeds"], plain["scale"]) == ("counting", [0, 1], "paper")
+    assert (plain["id"], plain["seeds"], plain["scale"]) == ("counting", [0, 1], "full")
     json.dumps(plain, allow_nan=False)
 
 
 @pytest.mark.usefixtures("counted")
 def test_ledger_says_where_the_rule_was_another(tmp_path: Path) -> None:
-    Store(tmp_path).write_claim(record(rule={"confirmed_if": "below", "refuted_if": "above"}))
+    Store(tmp_path).write_claim(record(rule={"for_if": "below", "against_if": "above"}))
     assert [entry.rule_changed for entry in ledger_of(tmp_path)] == [True]
     assert not Entry(Counting()).rule_changed
 
@@ -239,6 +244,7 @@ def test_ledger_says_where_the_rule_was_another(tmp_path: Path) -> None:
 def test_a_claim_that_was_not_run_is_undecided_without_numbers() -> None:
     plain = Entry(Counting()).to_json()
     assert plain["verdict"] == "undecided"
+    assert plain["would_decide"] == "More numbers."
     assert plain["interval"] == [None, None]
     assert (plain["effect"], plain["seeds"], plain["findings"]) == (None, [], [])
 

@@ -249,7 +249,7 @@ def _write_evidence(folder: Path) -> None:
     moments = ({"epoch": 0.0, "layers": [0.1, 0.2]}, {"epoch": 1.0, "layers": [0.3, 0.4]})
     one = Trained("plain", 0, config, {"seconds": 1.0}, ({"epoch": 1, "accuracy": 0.5},), {"mean_cosine": moments})
     store.write_study("depth", "tiny", [one, replace(one, seed=1)])
-    rule = {"confirmed_if": "a", "refuted_if": "b"}
+    rule = {"for_if": "a", "against_if": "b"}
     store.write_claim(Record("some-claim", "tiny", (0, 1), rule, {"commit": "a"}, {"numbers": [1.0, 2.0]}))
 
 

@@ -329,7 +329,7 @@ def test_a_record_that_is_no_record(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entries",
     [
-        {"applied": [{"name": "deescalate", "options": {}, "layers": [float("inf")]}]},
+        {"applied": [{"name": "deescalate", "options": {}, "layers": [0.5]}]},
         {"applied": [{"name": "deescalate", "options": {}, "layers": [True]}]},
         {"applied": [{"name": "deescalate", "options": {}, "layers": 3}]},
         {"applied": [{"name": "deescalate", "options": [], "layers": [0]}]},

@@ -34,7 +34,9 @@ Results = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ScaleOption = Annotated[
     str,
-    typer.Option("--scale", metavar="tiny|small|paper", help="tiny: seconds; small: minutes; paper: the verdicts'."),
+    typer.Option(
+        "--scale", metavar="tiny|small|full", help="tiny: seconds; small: minutes; full: what verdicts rest on."
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of results.")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of training runs; they are large.")]
@@ -69,7 +71,7 @@ def show(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """One claim: statement, source, rule, findings with intervals, and what made them."""
+    """One claim: sentence, source, how it is read, rule, findings with intervals, and what made them."""
     from unsmooth.cli.evidence_tables import print_claim
     from unsmooth.evidence import CLAIMS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ from unsmooth.cli.console import Console
 if TYPE_CHECKING:
     from unsmooth.evidence import Bench, Entry, Trained
 
-_COLOURS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not run": "dim", "reported": "dim"}
+_COLOURS = {
+    **dict.fromkeys(("confirmed", "supported here", "for"), "green"),
+    **dict.fromkeys(("refuted", "not supported here", "against"), "red"),
+    "undecided": "yellow",
+    **dict.fromkeys(("not run", "reported"), "dim"),
+}
 
 
 def print_ledger(entries: Sequence[Entry]) -> None:
@@ -23,33 +29,34 @@ def print_ledger(entries: Sequence[Entry]) -> None:
 
     console = Console()
     table = Table(box=None)
-    for heading in ("#", "claim", "verdict", "effect [95 %]", "seeds", "scale", "paper"):
-        right = heading in ("#", "seeds")
+    for heading in ("#", "claim", "wording", "paper", "verdict", "effect [95 %]", "scale"):
+        right = heading == "#"
         table.add_column(escape(heading), justify="right" if right else "left", no_wrap=heading in ("claim", "verdict"))
-    for entry in entries:
-        record = entry.record
-        found = (str(len(record.seeds)), record.scale) if record is not None else ("–", "–")
-        name, verdict = escape(entry.claim.id), _coloured(standing(entry))
-        table.add_row(str(entry.claim.number), name, verdict, escape(effect(entry)), *found, paper(entry))
+    for section, here in groupby(entries, key=lambda entry: entry.claim.section):
+        table.add_row("", f"[bold]{section}[/bold]")
+        for entry in here:
+            claim, scale = entry.claim, entry.record.scale if entry.record is not None else "–"
+            found = (_coloured(standing(entry)), escape(effect(entry)), scale)
+            table.add_row(str(claim.number), escape(claim.id), claim.wording, paper(entry), *found)
     console.print(table)
     console.print(counted(entries), highlight=False)
-    if any(entry.record is not None and entry.record.scale != "paper" for entry in entries):
-        console.print("[dim]Scales below paper show that a measurement runs, not what holds.[/dim]", soft_wrap=True)
+    if any(entry.record is not None and entry.record.scale != "full" for entry in entries):
+        console.print("[dim]Scales below full show that a measurement runs, not what holds.[/dim]", soft_wrap=True)
 
 
 def print_claim(entry: Entry) -> None:
     """Everything about one claim."""
-    from unsmooth.report.evidence.words import provenance
+    from unsmooth.report.evidence.words import provenance, said_of
 
     console = _console()
     claim = entry.claim
     _print_head(console, entry)
-    console.print(escape(claim.statement))
-    console.print(f"[dim]{escape(claim.source)}[/dim]")
-    console.print(f"[bold]confirmed if[/bold] {escape(claim.confirmed_if)}")
-    console.print(f"[bold]refuted if[/bold] {escape(claim.refuted_if)}")
+    console.print(escape(f"“{claim.quote}”"))
+    console.print(f"[dim]{escape(str(claim.source))}; {claim.wording}[/dim]")
+    for label, text in said_of(entry):
+        console.print(f"[bold]{label.lower()}[/bold] {escape(text)}")
     if entry.record is None:
-        console.print(f"Not run yet. Try: unsmooth evidence run {claim.id}")
+        console.print(escape(entry.missing or f"Not run yet. Try: unsmooth evidence run {claim.id}"))
         return
     _print_findings(console, entry)
     console.print(
@@ -106,7 +113,7 @@ def _print_findings(console: Console, entry: Entry) -> None:
 
     assert entry.judgement is not None
     for finding in entry.judgement.findings:
-        said = _coloured(finding.verdict or "reported")
+        said = _coloured(finding.outcome or "reported")
         console.print(f"  {escape(finding.what)}: {escape(in_words(finding.interval))} {said}")
     console.print(f"[bold]{escape(entry.judgement.words)}[/bold]")
     for caution in cautions(entry):

@@ -140,10 +140,11 @@ def claim_entries() -> list[dict[str, Any]]:
         {
             "name": claim.id,
             "number": claim.number,
-            "statement": claim.statement,
-            "source": claim.source,
-            "confirmed_if": claim.confirmed_if,
-            "refuted_if": claim.refuted_if,
+            "quote": claim.quote,
+            "wording": claim.wording,
+            "source": str(claim.source),
+            "reading": claim.reading,
+            **claim.rule,
             "studies": list(claim.studies),
         }
         for claim in in_order()
@@ -245,9 +246,9 @@ def print_recipes(entries: list[dict[str, Any]]) -> None:
 def print_claims(entries: list[dict[str, Any]]) -> None:
     """A paragraph each."""
     for entry in entries:
-        say(f"{entry['name']}: {entry['statement']}")
+        say(f"{entry['name']}: {entry['quote']}")
         on = f"; draws on {', '.join(entry['studies'])}" if entry["studies"] else ""
-        typer.echo(f"    {entry['source']}{on}; unsmooth evidence run {entry['name']}")
+        typer.echo(f"    {entry['source']}; {entry['wording']}{on}; unsmooth evidence run {entry['name']}")
 
 
 def print_studies(entries: list[dict[str, Any]]) -> None:

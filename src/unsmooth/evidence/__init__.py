@@ -1,7 +1,7 @@
 """The papers' claims as code: each with its rule, its runs and its verdict.
 
 >>> from unsmooth.evidence import CLAIMS
->>> CLAIMS["steering-shows"].source[:2]
+>>> CLAIMS["steering-shows"].source.paper
 'P1'
 """
 

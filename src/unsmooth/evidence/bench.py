@@ -50,13 +50,13 @@ class Bench:
         """The results."""
         return Store(self.out)
 
-    def pick(self, tiny: T, small: T, paper: T) -> T:
+    def pick(self, tiny: T, small: T, full: T) -> T:
         """What goes with the scale.
 
         >>> Bench(scale="small").pick(10, 100, 1000)
         100
         """
-        return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
+        return {"tiny": tiny, "small": small, "full": full}[self.scale]
 
     def study(self, name: str) -> dict[str, dict[int, Trained]]:
         """Runs of a study by variant and seed; what is not there yet is trained first."""

@@ -6,12 +6,13 @@ how deep it was is written beside it. Cosines are between patches: the class tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.figure import Mark, Series, with_intervals
-from unsmooth.evidence.interval import Interval, over_seeds, paired
+from unsmooth.evidence.interval import over_seeds
+from unsmooth.evidence.rates import on_edge
 from unsmooth.evidence.study import Trained
 
 DEPTHS = ("12", "24", "40")
@@ -42,6 +43,7 @@ def _kept(by_seed: Mapping[int, Trained]) -> dict[str, Any]:
     return {
         "depth": config["network"]["depth"],
         "rate": config["optimiser"]["lr"],
+        "precision": config["engine"]["precision"],
         "stopped": sum(run.made.get("state") == "stopped" for run in by_seed.values()),
         "accuracy": {str(seed): run.accuracy for seed, run in by_seed.items()},
         **{
@@ -77,13 +79,20 @@ def last_cosines(measured: Measured, variant: str, moment: str) -> dict[int, flo
     return {int(seed): float(layers[-1]) for seed, layers in by_seed.items() if layers[-1] is not None}
 
 
-def over_half_way(measured: Measured, variant: str, pre: str) -> Interval:
-    """Accuracy over the middle between guessing and pre-norm's of the same seed.
+def unsettled(measured: Measured, variants: Iterable[str]) -> list[str]:
+    """Why runs cannot decide between variants: a rate at an end of its grid, or a precision that blurs alike tokens.
 
-    Above 0 a model has learned more than half of what pre-norm has, below 0 less.
+    Tokens that differ by less than 4e-3 of their norm are one token to bfloat16, and 24 post-norm blocks with Xavier's
+    weights leave them 2e-3.
     """
-    middle = {seed: (measured["chance"] + value) / 2 for seed, value in accuracies(measured, pre).items()}
-    return paired(accuracies(measured, variant), middle)
+    found = []
+    for variant in variants:
+        rate, grid = measured["variants"][variant]["rate"], list(map(float, measured["probes"].get(variant, ())))
+        if on_edge(rate, grid):
+            found.append(f"the best rate of {variant}, {rate:g}, is at an end of its grid")
+    # What was kept of a run without its precision was trained in bfloat16.
+    lower = {measured["variants"][variant].get("precision", "bfloat16") for variant in variants} - {"float32"}
+    return [*found, *(f"trained in {precision}" for precision in sorted(lower))]
 
 
 def best_rates(measured: Measured) -> str:

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from unsmooth.errors import expected
 
 LEVEL = 0.95
+_LEVEL: ContextVar[float] = ContextVar("level", default=LEVEL)
+
+
+def level() -> float:
+    """The level of the intervals that are made: 95 %, or what `at_level` says."""
+    return _LEVEL.get()
+
+
+@contextmanager
+def at_level(share: float) -> Iterator[None]:
+    """Have all intervals made at another level, as where many of them are to hold together.
+
+    >>> with at_level(0.99):
+    ...     print(over_seeds([1.0, 2.0, 3.0]))
+    2 [-3.73, 7.73]
+    """
+    before = _LEVEL.set(share)
+    try:
+        yield
+    finally:
+        _LEVEL.reset(before)
 
 
 @dataclass(frozen=True)
@@ -55,7 +78,7 @@ def over_seeds(values: Sequence[float]) -> Interval:
     if count == 1:
         return Interval(mean, -math.inf, math.inf, 1)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(t.ppf(0.5 + LEVEL / 2, count - 1)) * spread / math.sqrt(count)
+    half = float(t.ppf(0.5 + level() / 2, count - 1)) * spread / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
 
 
@@ -81,7 +104,7 @@ def share(hits: int, of: int) -> Interval:
 
     if not 0 <= hits <= of or of == 0:
         raise expected("0 ≤ hits ≤ tries, and a try", f"{hits} of {of}", "counting again")
-    tail = (1 - LEVEL) / 2
+    tail = (1 - level()) / 2
     low = float(beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
     return Interval(hits / of, low, high, of)

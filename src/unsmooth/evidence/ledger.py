@@ -8,8 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.claim import Claim, in_order
-from unsmooth.evidence.finding import Judgement, Verdict
+from unsmooth.evidence.finding import Judgement, Verdict, verdict_of
 from unsmooth.evidence.store import Record, Store
 from unsmooth.evidence.study import Trained
 
@@ -18,38 +19,55 @@ FOLDER = Path("evidence")
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger; without a record nothing was measured yet, and the claim is undecided."""
+    """One line of the ledger; without a record nothing was measured yet, and the claim is undecided.
+
+    Args:
+        claim: Which.
+        record: What was measured.
+        judgement: What the claim's rule makes of it.
+        gpu_minutes: What the runs behind it took.
+        missing: Why there is no record, where more is known than that there is none.
+    """
 
     claim: Claim
     record: Record | None = None
     judgement: Judgement | None = None
     gpu_minutes: float = 0.0
+    missing: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """Undecided where nothing was measured."""
-        return self.judgement.verdict if self.judgement else "undecided"
+        outcome = self.judgement.outcome if self.judgement else "undecided"
+        return verdict_of(outcome, self.claim.wording, stated_scale=self.claim.stated_scale)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what `unsmooth evidence --json` prints."""
-        headline = self.judgement.findings[0] if self.judgement else None
+        headline = self.judgement.findings[0] if self.judgement and self.judgement.findings else None
         interval = headline.interval.to_json() if headline else {}
+        claim = self.claim
         return {
-            "id": self.claim.id,
-            "source": self.claim.source,
-            "statement": self.claim.statement,
+            "id": claim.id,
+            "number": claim.number,
+            "section": claim.section,
+            "quote": claim.quote,
+            "wording": claim.wording,
+            "source": claim.source.to_json(),
+            "reading": claim.reading,
+            "differs": claim.differs,
+            **claim.rule,
             "verdict": self.verdict,
+            "measured": self.record is not None,
+            "would_decide": claim.would_decide if self.verdict == "undecided" else None,
             "effect": interval.get("value"),
             "interval": [interval.get("low"), interval.get("high")],
-            "seeds": list(self.record.seeds) if self.record else [],
             "effect_of": headline.what if headline else None,
-            "scale": self.record.scale if self.record else None,
-            "words": self.judgement.words if self.judgement else None,
+            "words": self.judgement.words if self.judgement else self.missing or None,
             "findings": [finding.to_json() for finding in self.judgement.findings] if self.judgement else [],
-            "confirmed_if": self.claim.confirmed_if,
-            "refuted_if": self.claim.refuted_if,
             "rule_changed_since": self.rule_changed,
-            "beyond": self.claim.beyond,
+            "beyond": claim.beyond,
+            "seeds": list(self.record.seeds) if self.record else [],
+            "scale": self.record.scale if self.record else None,
             "gpu_minutes": round(self.gpu_minutes, 2),
             "commit": self.record.made.get("commit") if self.record else None,
             "hardware": self.record.made.get("hardware") if self.record else None,
@@ -57,9 +75,8 @@ class Entry:
 
     @property
     def rule_changed(self) -> bool:
-        """Whether the rule reads otherwise today than when the numbers were taken."""
-        now = {"confirmed_if": self.claim.confirmed_if, "refuted_if": self.claim.refuted_if}
-        return self.record is not None and dict(self.record.rule) != now
+        """Whether the rule reads otherwise today than when the numbers were taken, or is younger than they are."""
+        return self.record is not None and dict(self.record.rule) != self.claim.rule
 
 
 def ledger(results: str | Path | None = None) -> list[Entry]:
@@ -70,7 +87,7 @@ def ledger(results: str | Path | None = None) -> list[Entry]:
             come with the package.
     """
     store = Store(results_folder() if results is None else Path(results))
-    return [_entry(claim, store) for claim in in_order()]
+    return [entry_of(claim, store) for claim in in_order()]
 
 
 def results_folder() -> Path:
@@ -82,11 +99,16 @@ def results_folder() -> Path:
     return packaged if packaged.is_dir() else in_checkout
 
 
-def _entry(claim: Claim, store: Store) -> Entry:
-    record = store.best_claim(claim.id)
+def entry_of(claim: Claim, store: Store) -> Entry:
+    """A claim with what a folder of results has for it."""
+    record = claim.record(store)
     if record is None:
         return Entry(claim)
-    return Entry(claim, record, claim.judge(record.measured), gpu_minutes(claim, record, store))
+    try:
+        judgement = claim.judge(record.measured)
+    except UnsmoothError as error:  # what was measured for another claim may lack what this one asks for
+        return Entry(claim, missing=str(error))
+    return Entry(claim, record, judgement, gpu_minutes(claim, record, store))
 
 
 def gpu_minutes(claim: Claim, record: Record, store: Store) -> float:

@@ -33,7 +33,7 @@ def run_claim(claim: str | Claim, bench: Bench) -> Record:
         id=one.id,
         scale=bench.scale,
         seeds=one.seeds(bench),
-        rule={"confirmed_if": one.confirmed_if, "refuted_if": one.refuted_if},
+        rule=one.rule,
         made={**about, "seconds": round(time.monotonic() - start, 1)},
         measured=rounded(measured),
     )

@@ -6,12 +6,13 @@ from typing import Literal, TypeAlias, get_args
 
 from unsmooth.errors import unknown_name
 
-Scale: TypeAlias = Literal["tiny", "small", "paper"]
-"""tiny: seconds on two CPU cores, to see that everything runs. small: minutes. paper: what verdicts rest on."""
+Scale: TypeAlias = Literal["tiny", "small", "full"]
+"""tiny: seconds on two CPU cores, to see that everything runs. small: minutes. full: the most that was run here,
+which verdicts rest on; it is not the scale of the papers."""
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
-SEEDS: dict[Scale, tuple[int, ...]] = {"tiny": (0, 1), "small": (0, 1, 2), "paper": (0, 1, 2)}
+SEEDS: dict[Scale, tuple[int, ...]] = {"tiny": (0, 1), "small": (0, 1, 2), "full": (0, 1, 2)}
 """Of training runs. A seed decides weights, order of data, augmentation: variants with the same one are paired."""
 
 

@@ -1,7 +1,7 @@
 """Results on disk: one JSON file per claim and per study, below a folder for each scale.
 
-evidence/paper/claims/eigenvalues-decide.json
-evidence/paper/studies/steering.json
+evidence/full/claims/eigenvalues-decide.json
+evidence/full/studies/steering.json
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Record:
         id: The claim's.
         scale: At which scale.
         seeds: Which were used.
-        rule: `confirmed_if` and `refuted_if` as they stood when it was measured.
+        rule: `for_if` and `against_if` as they stood when it was measured.
         made: Commit, hardware, versions, when, seconds.
         measured: The numbers.
     """

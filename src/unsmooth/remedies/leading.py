@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,12 @@ from unsmooth.remedies.precision import full_precision
 
 
 class ExactBuffers(nn.Module):
-    """A module whose buffers stay in float32 or better when a model is cast."""
+    """A module whose buffers stay in float32 or better when a model is cast.
+
+    `follows` names those that it finds anew where a state that is loaded lacks them.
+    """
+
+    follows: ClassVar[tuple[str, ...]] = ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

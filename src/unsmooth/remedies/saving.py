@@ -37,6 +37,7 @@ from unsmooth.networks.saving import description, write_description
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import HOME, REPLACED, remedies_of
 from unsmooth.remedies.checking import checked_options
+from unsmooth.remedies.leading import ExactBuffers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.stack import find_remedied
 from unsmooth.remedies.verbs import Applied, applied, apply, undo
@@ -178,7 +179,9 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
             except UnsmoothError as error:
                 got = f"{type(model).__name__} ({str(error).partition(' Try ')[0].rstrip('.')})"
                 raise expected(f"a model that {one.name} was saved with", got, "the class that was saved") from None
-    state = model.state_dict()
+    kept = {path: module for path, module in model.named_modules() if isinstance(module, ExactBuffers)}
+    follows = {f"{path}.{name}" for path, module in kept.items() for name in module.follows}
+    state = {key: value for key, value in model.state_dict().items() if key not in follows}
     missing += [key for key in state if is_of_remedy(key) and key not in now]
     unexpected = [key for key in told.unexpected_keys if key in before]
     if missing or unexpected:

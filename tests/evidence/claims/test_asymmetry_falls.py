@@ -30,12 +30,12 @@ def measured(falls: list[float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("falls", "verdict"),
-    [([0.1, 0.12, 0.11], "confirmed"), ([0.1, -0.1, 0.05], "undecided"), ([-0.1, -0.12, -0.11], "refuted")],
+    ("falls", "outcome"),
+    [([0.1, 0.12, 0.11], "for"), ([0.1, -0.1, 0.05], "undecided"), ([-0.1, -0.12, -0.11], "against")],
 )
-def test_rule(falls: list[float], verdict: str) -> None:
+def test_rule(falls: list[float], outcome: str) -> None:
     found = CLAIM.judge(measured(falls))
-    assert found.verdict == verdict
+    assert found.outcome == outcome
     assert found.findings[0].interval.value == pytest.approx(-numpy.mean(falls) * 2 / 3)
 
 

@@ -33,21 +33,21 @@ ALIKE = [0.10, 0.12, 0.11]
 
 
 @pytest.mark.parametrize(
-    ("gram", "cosine", "verdict"),
+    ("gram", "cosine", "outcome"),
     [
-        ([60.1, 60.5, 60.1], ALIKE, "confirmed"),
-        ([59.5, 60.0, 59.7], ALIKE, "confirmed"),  # half a point is not called a cost
+        ([60.1, 60.5, 60.1], ALIKE, "for"),
+        ([59.5, 60.0, 59.7], ALIKE, "for"),  # half a point is not called a cost
         ([60.1, 60.5, 60.1], [0.2, 0.22, 0.21], "undecided"),  # tokens are more alike
-        ([60.1, 60.5, 60.1], [0.0, 0.02, 0.01], "confirmed"),  # and less alike is no harm
+        ([60.1, 60.5, 60.1], [0.0, 0.02, 0.01], "for"),  # and less alike is no harm
         ([63.0, 57.0, 60.0], ALIKE, "undecided"),
-        ([57.0, 57.5, 57.2], ALIKE, "refuted"),
-        ([57.0, 57.5, 57.2], [0.2, 0.22, 0.21], "refuted"),
+        ([57.0, 57.5, 57.2], ALIKE, "against"),
+        ([57.0, 57.5, 57.2], [0.2, 0.22, 0.21], "against"),
     ],
 )
-def test_rule(gram: list[float], cosine: list[float], verdict: str) -> None:
+def test_rule(gram: list[float], cosine: list[float], outcome: str) -> None:
     accuracy = {"plain": LEVEL, "gram": gram, "orthogonal": LEVEL, "general": LEVEL}
     numbers = measured(accuracy, {"plain": ALIKE, "gram": cosine, "orthogonal": ALIKE, "general": ALIKE})
-    assert CLAIM.judge(numbers).verdict == verdict
+    assert CLAIM.judge(numbers).outcome == outcome
     assert len(CLAIM.figure(numbers).panels) == 3
 
 
@@ -71,7 +71,7 @@ def test_a_basis_whose_runs_all_stopped_is_compared_by_guessing() -> None:
     runs["general"] = {seed: run("general", seed, 0.4, state="stopped", similarity=similarity) for seed in (0, 1)}
     numbers = CLAIM.measure(bench(bases=runs))
     judgement = CLAIM.judge(numbers)
-    assert judgement.verdict == "confirmed"
+    assert judgement.outcome == "for"
     assert judgement.findings[0].interval.value == pytest.approx(49.0)
     assert not any("cosine" in finding.what and "general" in finding.what for finding in judgement.findings)
     assert [one.name for one in CLAIM.figure(numbers).panels[1].series] == list(whole)
@@ -123,7 +123,7 @@ def test_a_singular_basis_has_a_condition_that_can_be_written_down() -> None:
 
 
 def test_the_bases_differ_in_nothing_else() -> None:
-    configs = STUDIES["bases"].configs(Bench(scale="paper"))
+    configs = STUDIES["bases"].configs(Bench(scale="full"))
     assert {name: config.remedies for name, config in configs.items()} == {
         "plain": (),
         "gram": ("sharpen(basis=gram, eigenvalues=rescale)",),

@@ -24,16 +24,16 @@ def _measured(right: int, wrong: int, far: float = 1e-13) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("measured", "verdict"),
+    ("measured", "outcome"),
     [
-        (_measured(2000, 2), "confirmed"),
+        (_measured(2000, 2), "for"),
         (_measured(100, 0), "undecided"),
-        (_measured(1000, 100), "refuted"),
-        (_measured(2000, 2, far=1e-3), "refuted"),
+        (_measured(1000, 100), "against"),
+        (_measured(2000, 2, far=1e-3), "against"),
     ],
 )
-def test_rule(measured: dict[str, Any], verdict: str) -> None:
-    assert CLAIM.judge(measured).verdict == verdict
+def test_rule(measured: dict[str, Any], outcome: str) -> None:
+    assert CLAIM.judge(measured).outcome == outcome
     assert len(CLAIM.figure(measured).panels) == 2
 
 
@@ -79,4 +79,4 @@ def test_a_wrong_prediction_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
         return predict(attention, -h)
 
     monkeypatch.setattr(subject, "predict", other_sign)
-    assert CLAIM.judge(CLAIM.measure(Bench(scale="tiny"))).verdict == "refuted"
+    assert CLAIM.judge(CLAIM.measure(Bench(scale="tiny"))).outcome == "against"

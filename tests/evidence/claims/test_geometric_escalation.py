@@ -52,27 +52,27 @@ def _measured(
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdict"),
+    ("changed", "outcome"),
     [
-        ({}, "confirmed"),
-        ({"excess": -0.015}, "confirmed"),  # within twice the slack of 0.01
-        ({"excess": -0.03}, "refuted"),
-        ({"rate": -0.1}, "refuted"),
-        ({"slope": 0.5}, "refuted"),
-        ({"halves": 0.5}, "refuted"),
+        ({}, "for"),
+        ({"excess": -0.015}, "for"),  # within twice the slack of 0.01
+        ({"excess": -0.03}, "against"),
+        ({"rate": -0.1}, "against"),
+        ({"slope": 0.5}, "against"),
+        ({"halves": 0.5}, "against"),
         ({"spread": 1.0}, "undecided"),
     ],
 )
-def test_rule(changed: dict[str, float], verdict: str) -> None:
+def test_rule(changed: dict[str, float], outcome: str) -> None:
     measured = _measured(**changed)
-    assert CLAIM.judge(measured).verdict == verdict
+    assert CLAIM.judge(measured).outcome == outcome
     assert all(len(series.x) == len(series.y) for panel in CLAIM.figure(measured).panels for series in panel.series)
 
 
 def test_one_cell_is_enough_to_refute() -> None:
     judged = CLAIM.judge(_measured(excess=-0.5))
-    assert judged.findings[0].verdict == "confirmed"
-    assert judged.findings[1].verdict == "refuted"
+    assert judged.findings[0].outcome == "for"
+    assert judged.findings[1].outcome == "against"
     assert "s = 0.6" in judged.findings[1].what
 
 

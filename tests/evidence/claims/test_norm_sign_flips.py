@@ -36,18 +36,18 @@ def _measured(of: int, one: int, many: int, missed: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("measured", "verdict"),
+    ("measured", "outcome"),
     [
-        (_measured(500, 499, 490), "confirmed"),
+        (_measured(500, 499, 490), "for"),
         (_measured(500, 475, 490), "undecided"),
         (_measured(20, 20, 20), "undecided"),
-        (_measured(500, 250, 490), "refuted"),
-        (_measured(500, 499, 250), "refuted"),
-        (_measured(500, 499, 490, missed=1), "refuted"),
+        (_measured(500, 250, 490), "against"),
+        (_measured(500, 499, 250), "against"),
+        (_measured(500, 499, 490, missed=1), "against"),
     ],
 )
-def test_rule(measured: dict[str, Any], verdict: str) -> None:
-    assert CLAIM.judge(measured).verdict == verdict
+def test_rule(measured: dict[str, Any], outcome: str) -> None:
+    assert CLAIM.judge(measured).outcome == outcome
     assert len(CLAIM.figure(measured).panels) == 3
 
 

@@ -33,27 +33,27 @@ def _measured(pre: float = 0.5, post: float = 1.0, fresh: float = 0.5, spread: f
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdict"),
+    ("changed", "outcome"),
     [
-        ({}, "confirmed"),
-        ({"pre": 1.3, "post": 1.5}, "refuted"),
-        ({"post": 0.3}, "refuted"),
-        ({"fresh": 1.05}, "refuted"),
+        ({}, "for"),
+        ({"pre": 1.3, "post": 1.5}, "against"),
+        ({"post": 0.3}, "against"),
+        ({"fresh": 1.05}, "for"),  # before training is only reported
         ({"spread": 0.4}, "undecided"),
     ],
 )
-def test_rule(changed: dict[str, float], verdict: str) -> None:
+def test_rule(changed: dict[str, float], outcome: str) -> None:
     measured = _measured(**changed)
-    assert CLAIM.judge(measured).verdict == verdict
+    assert CLAIM.judge(measured).outcome == outcome
     assert all(len(series.x) == len(series.y) for panel in CLAIM.figure(measured).panels for series in panel.series)
 
 
 def test_models_that_learned_nothing_are_left_out_and_named() -> None:
-    measured = _measured(post=0.3)  # would refute
+    measured = _measured(post=0.3)  # would be against
     for one in measured["trained"]["12"]["post"].values():
         one["accuracy"] = 0.12
     judged = CLAIM.judge(measured)
-    assert judged.verdict == "undecided"  # nothing refutes, but there is no post-norm model to compare with
+    assert judged.outcome == "undecided"  # nothing is against, but there is no post-norm model to compare with
     assert "post-12 of seed 1" in judged.words
     assert not any("minus" in one.what and "after" in one.what for one in judged.findings)
 
@@ -108,3 +108,15 @@ def test_untrained_streams_grow_as_branches_add_up() -> None:
     assert 0.2 < shares[39] / shares[9] < 0.8  # √(10/40)
     post = _untrained("xavier", 12, "post", 1, 96)["attention"]
     assert all(0.5 < share < 1.6 for share in post)  # a norm before each: shares stay what they are
+
+
+@pytest.mark.parametrize(("mlp", "outcome"), [(0.5, "for"), (0.3, "against"), (0.4, "undecided")])
+def test_stream_growth_compares_with_the_mlp(mlp: float, outcome: str) -> None:
+    measured = _measured()
+    for one in measured["trained"]["12"]["pre"].values():
+        one["mlp_ratio"] = mlp
+    claim = CLAIMS["stream-growth"]
+    judged = claim.judge(measured)
+    assert judged.outcome == outcome
+    assert judged.findings[0].interval.value == pytest.approx(0.5 / mlp)
+    assert claim.judge({**measured, "trained": {}}).outcome == "undecided"

@@ -39,17 +39,17 @@ def _measured(of: int, by_eigenvalues: int = 0, by_running: int = 0, missed: int
 
 
 @pytest.mark.parametrize(
-    ("measured", "verdict"),
+    ("measured", "outcome"),
     [
-        (_measured(1000), "confirmed"),
+        (_measured(1000), "for"),
         (_measured(30), "undecided"),
-        (_measured(1000, by_eigenvalues=1), "refuted"),
-        (_measured(1000, by_running=1), "refuted"),
-        (_measured(1000, missed=1), "refuted"),
+        (_measured(1000, by_eigenvalues=1), "against"),
+        (_measured(1000, by_running=1), "against"),
+        (_measured(1000, missed=1), "against"),
     ],
 )
-def test_rule(measured: dict[str, Any], verdict: str) -> None:
-    assert CLAIM.judge(measured).verdict == verdict
+def test_rule(measured: dict[str, Any], outcome: str) -> None:
+    assert CLAIM.judge(measured).outcome == outcome
     assert len(CLAIM.figure(measured).panels) == 3
 
 

@@ -31,13 +31,13 @@ def studies(after: dict[str, list[float]]) -> Studies:
 
 
 @pytest.mark.parametrize(
-    ("sharpen", "verdict"),
-    [([0.1, 0.11, 0.12], "confirmed"), ([0.1, 0.5, 0.9], "undecided"), ([0.45, 0.46, 0.47], "refuted")],
+    ("sharpen", "outcome"),
+    [([0.1, 0.11, 0.12], "for"), ([0.1, 0.5, 0.9], "undecided"), ([0.45, 0.46, 0.47], "against")],
 )
-def test_rule(sharpen: list[float], verdict: str) -> None:
+def test_rule(sharpen: list[float], outcome: str) -> None:
     given = studies({"plain": [0.3, 0.31, 0.33], "sharpen": sharpen, "smooth": [0.6, 0.62, 0.63]})
     found = CLAIM.judge(CLAIM.measure(bench(**given)))
-    assert found.verdict == verdict
+    assert found.outcome == outcome
     before = next(one for one in found.findings if "before" in one.what and "sharpen" in one.what)
     assert before.interval.value == pytest.approx(0.1 - 0.5)
 
@@ -47,7 +47,7 @@ def test_one_seed_is_told_and_decides_nothing() -> None:
     numbers = CLAIM.measure(bench(**given))
     finer = [one for one in CLAIM.judge(numbers).findings if one.what.startswith("finer patches")]
     assert [one.interval.value for one in finer] == pytest.approx([0.1 - 0.3, 0.6 - 0.3, 0.1 - 0.5, 0.8 - 0.5])
-    assert all(one.verdict is None for one in finer)
+    assert all(one.outcome is None for one in finer)
     *_, after = CLAIM.figure(numbers).panels
     assert after.series[0].low is None
     assert after.series[1].y == pytest.approx([0.3, 0.1])
@@ -65,7 +65,7 @@ def test_the_verdict_does_not_wait_for_what_is_only_told_beside_it(monkeypatch: 
     )
     numbers = CLAIM.measure(place)
     found = CLAIM.judge(numbers)
-    assert found.verdict == whole.verdict == "confirmed"
+    assert found.outcome == whole.outcome == "for"
     assert found.findings == tuple(one for one in whole.findings if not one.what.startswith("finer patches"))
     assert len(CLAIM.figure(numbers).panels) == 2
     monkeypatch.setattr(type(place), "study", unfinished)
@@ -76,7 +76,7 @@ def test_the_verdict_does_not_wait_for_what_is_only_told_beside_it(monkeypatch: 
 def test_finer_patches_are_the_recipe_but_for_its_length() -> None:
     from unsmooth.training import recipe
 
-    given, found = recipe("vit_cifar100"), STUDIES["finer_patches"].configs(Bench(scale="paper"))["plain"]
+    given, found = recipe("vit_cifar100"), STUDIES["finer_patches"].configs(Bench(scale="full"))["plain"]
     assert found.network == given.network
     assert (found.network.image // found.network.patch) ** 2 == 256
     assert found.optimiser == given.optimiser

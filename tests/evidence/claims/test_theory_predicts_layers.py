@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binomtest
 from torch import nn
 
-from unsmooth.evidence import Bench, Specimen
+from unsmooth.evidence import CLAIMS, Bench, Specimen
 from unsmooth.evidence.claims.theory_predicts_layers import TheoryPredictsLayers, balanced_accuracy
 from unsmooth.explaining import explain
 from unsmooth.explaining.rules import RULES
@@ -29,13 +29,23 @@ def model(name: str, right_rises: int, rises: int, right_falls: int, falls: int,
 
 
 @pytest.mark.parametrize(
-    ("counts", "verdict"),
-    [((29, 30, 29, 30), "confirmed"), ((30, 30, 0, 30), "refuted"), ((20, 30, 20, 30), "undecided")],
+    ("counts", "outcome"),
+    [((29, 30, 29, 30), "for"), ((30, 30, 0, 30), "against"), ((20, 30, 20, 30), "undecided")],
 )
-def test_rule(counts: tuple[int, int, int, int], verdict: str) -> None:
+def test_rule(counts: tuple[int, int, int, int], outcome: str) -> None:
     judged = CLAIM.judge({"models": [model(name, *counts) for name in "abc"]})
-    assert judged.verdict == verdict
+    assert judged.outcome == outcome
     assert judged.findings[0].interval.value == pytest.approx((counts[0] / counts[1] + counts[2] / counts[3]) / 2)
+
+
+def test_dominance_is_judged_by_its_own_rule() -> None:
+    models = [model(name, 29, 30, 29, 30) for name in "abc"]
+    for one in (layer for found in models for layer in found["layers"]):
+        one["dominance"] = -one["dominance"]
+    assert CLAIM.judge({"models": models}).outcome == "for"
+    dominance = CLAIMS["dominance-predicts-layers"].judge({"models": models})
+    assert dominance.outcome == "against"
+    assert dominance.findings[0].interval.value == pytest.approx(1 / 30)
 
 
 def test_always_saying_the_same_is_chance_however_often_it_is_right() -> None:
@@ -48,7 +58,7 @@ def test_without_models_of_others_nothing_is_decided() -> None:
     ours = model("demo:plain", 30, 30, 30, 30, ours=True)
     random = model("random", 30, 30, 30, 30, trained=False)
     judged = CLAIM.judge({"models": [ours, random]})
-    assert judged.verdict == "undecided"
+    assert judged.outcome == "undecided"
     assert any("demo:plain" in finding.what for finding in judged.findings)
 
 

@@ -29,7 +29,7 @@ NARROW = {"patch": 16, "dim": 16, "heads": 2, "hidden": 16}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_takes_a_step_at_its_real_depth(kind: str) -> None:
-    config = override(settings(f"{kind}-24", 1e-3, Bench(scale="paper")), NARROW)
+    config = override(settings(f"{kind}-24", 1e-3, Bench(scale="full")), NARROW)
     assert isinstance(config.network, ViTConfig)
     model = ViT(config.network)
     for remedy in config.remedies:
@@ -72,7 +72,7 @@ def test_what_rates_are_chosen_with_is_never_scored(scale: Scale) -> None:
 
 
 def test_nothing_but_place_of_norms_remedy_depth_and_rate_differs() -> None:
-    bench = Bench(scale="paper")
+    bench = Bench(scale="full")
     same = {"depth": 1, "norm": "post", "lr": 1.0, "remedies": ()}
     found = {override(config, same) for config in STUDIES["depth_rates"].configs(bench).values()}
     assert len(found) == 1
@@ -105,6 +105,7 @@ def test_what_is_kept_of_runs(tmp_path: Path) -> None:
     assert kept["variants"]["pre-24"] == {
         "depth": 3,
         "rate": low,
+        "precision": "float32",
         "stopped": 0,
         "accuracy": {"0": 0.7, "1": pytest.approx(0.8)},
         "before training": {"0": [0.1, 0.2], "1": [0.1, 0.2]},

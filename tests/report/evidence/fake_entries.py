@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 from tests.report.fakes import HOSTILE
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import Claim
+from unsmooth.evidence.claim import Claim, Section, Source
 from unsmooth.evidence.figure import Figure, Panel, Series
-from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, judged
+from unsmooth.evidence.finding import Finding, Judgement, Verdict, Wording, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.evidence.ledger import Entry, gpu_minutes
 from unsmooth.evidence.store import Record, Store
 from unsmooth.evidence.study import Trained
 
 INFINITE = math.inf
-RULE = {"confirmed_if": "the interval lies above 0", "refuted_if": "it lies below 0"}
+RULE = {"for_if": "the interval lies above 0", "against_if": "it lies below 0"}
 MADE = {
     "commit": "0123456789abcdef",
     "changed": False,
@@ -34,10 +34,16 @@ class FakeClaim(Claim):
 
     id: ClassVar[str] = "made-up"
     number: ClassVar[int] = 1
-    source: ClassVar[str] = "P1: nobody, nowhere"
-    statement: ClassVar[str] = "Made-up numbers are larger than 0."
-    confirmed_if: ClassVar[str] = RULE["confirmed_if"]
-    refuted_if: ClassVar[str] = RULE["refuted_if"]
+    section: ClassVar[Section] = "trained models"
+    quote: ClassVar[str] = "Made-up numbers are larger than 0."
+    wording: ClassVar[Wording] = "verbatim"
+    source: ClassVar[Source] = Source("P1", "v9", "nowhere")
+    reading: ClassVar[str] = "The mean of made-up numbers is above 0."
+    differs: ClassVar[str] = "Three numbers."
+    stated_scale: ClassVar[bool] = True
+    would_decide: ClassVar[str] = "More made-up numbers."
+    for_if: ClassVar[str] = RULE["for_if"]
+    against_if: ClassVar[str] = RULE["against_if"]
     studies: ClassVar[tuple[str, ...]] = ("made-up-study",)
 
     def measure(self, bench: Bench) -> dict[str, Any]:
@@ -57,7 +63,10 @@ class OtherClaim(FakeClaim):
 
     id: ClassVar[str] = "another"
     number: ClassVar[int] = 2
-    source: ClassVar[str] = "P2: nobody, nowhere"
+    section: ClassVar[Section] = "training"
+    wording: ClassVar[Wording] = "reconstructed"
+    source: ClassVar[Source] = Source("P2", "", "a review")
+    stated_scale: ClassVar[bool] = False
     studies: ClassVar[tuple[str, ...]] = ()
 
     def figure(self, measured: Mapping[str, Any]) -> Figure:
@@ -93,7 +102,7 @@ def logarithms() -> Panel:
     return Panel("Falling", "steps", "size", [falling, gone], log_x=True, log_y=True, reference=0.5)
 
 
-def record(claim: type[Claim], scale: Any = "paper", **changes: Any) -> Record:
+def record(claim: type[Claim], scale: Any = "full", **changes: Any) -> Record:
     """What a claim measured."""
     seeds, measured = (0, 1, 2), {**MEASURED, **changes.pop("measured", {})}
     return Record(claim.id, scale, seeds, changes.pop("rule", RULE), {**MADE, **changes}, measured)
@@ -122,14 +131,14 @@ def fake_store(folder: Path) -> Store:
     store = Store(folder)
     store.write_study("made-up-study", "tiny", [trained("plain", 0)])
     runs = [trained("plain", 0), trained("plain", 1), trained("steep", 0), trained("steep", 1, "stopped")]
-    store.write_study("made-up-study", "paper", runs)
+    store.write_study("made-up-study", "full", runs)
     return store
 
 
 def fake_entries(store: Store) -> list[Entry]:
-    """Confirmed, refuted at a small scale under another rule, undecided, and not run."""
+    """Confirmed, not supported at a small scale under another rule, undecided, and not run."""
     old = record(
-        OtherClaim, "small", rule={**RULE, "refuted_if": "it was otherwise"}, measured={"gap": [-1.0, -1.1, -0.9]}
+        OtherClaim, "small", rule={**RULE, "against_if": "it was otherwise"}, measured={"gap": [-1.0, -1.1, -0.9]}
     )
 
     class Third(OtherClaim):
@@ -148,15 +157,17 @@ def fake_entries(store: Store) -> list[Entry]:
     ]
 
 
-VERDICTS: list[Verdict] = ["confirmed", "refuted", "undecided", "undecided"]
+VERDICTS: list[Verdict] = ["confirmed", "not supported here", "undecided", "undecided"]
 
 
 class HostileClaim(FakeClaim):
     """Hates its readers."""
 
-    statement: ClassVar[str] = HOSTILE
-    source: ClassVar[str] = HOSTILE
-    confirmed_if: ClassVar[str] = HOSTILE
+    quote: ClassVar[str] = HOSTILE
+    source: ClassVar[Source] = Source("P1", HOSTILE, HOSTILE)
+    reading: ClassVar[str] = HOSTILE
+    differs: ClassVar[str] = HOSTILE
+    for_if: ClassVar[str] = HOSTILE
 
     def figure(self, measured: Mapping[str, Any]) -> Figure:
         series = [Series(HOSTILE, [HOSTILE, "b"], [1.0, 2.0], mark="points"), Series("b", [HOSTILE, "b"], [1.0, 2.0])]

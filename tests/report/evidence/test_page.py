@@ -50,24 +50,33 @@ def test_policy_forbids_the_network_and_every_script(reports: dict[str, Path]) -
         assert not re.search(r"""<(script|img|image|iframe|object|use)\b|<link[^>]*href=["']?http""", page)
 
 
-def test_ledger_tells_verdict_effect_seeds_scale_and_paper(page: str) -> None:
+def test_ledger_tells_verdict_effect_wording_paper_and_scale_by_section(page: str) -> None:
     body = re.search(r'<table class="ledger">.*?<tbody>(.*?)</tbody>', page, re.DOTALL)
     assert body
     rows = [text(row) for row in body[1].split("</tr>")[:-1]]
-    assert rows[0] == "1 made-up Made-up numbers are larger than 0. ✓ confirmed 1.1 [0.852, 1.35] the gap 3 paper P1"
-    assert rows[1].endswith("✗ refuted −1 [−1.25, −0.752] the gap 3 small P2")
-    assert "? undecided" in rows[2]
-    assert rows[3].endswith("– not run – – – P2")
-    assert "4 claims: 1 confirmed, 1 refuted, 1 undecided, 1 not run." in page
-    assert "1 of these verdicts rests on runs below the scale of the papers" in page
+    assert rows[0] == "trained models"
+    assert rows[1] == (
+        "1 made-up Made-up numbers are larger than 0. ✓ confirmed 1.1 [0.852, 1.35] the gap verbatim P1 v9 full"
+    )
+    rest = re.search(r">training</th>(.*?)</table>", page, re.DOTALL)
+    assert rest
+    others = [text(row) for row in rest[1].split("</tr>")[1:-1]]
+    assert others[0].endswith("− not supported here −1 [−1.25, −0.752] the gap reconstructed P2 small")
+    assert "? undecided" in others[1]
+    assert others[2].endswith("– not run – reconstructed P2 –")
+    assert "4 claims: 1 confirmed, 1 not supported here, 1 undecided, 1 not run." in page
+    assert "1 of these verdicts rests on runs below scale full" in page
 
 
 def test_a_claim_has_its_rule_findings_picture_and_provenance(page: str) -> None:
     section = page[page.index('id="made-up"') : page.index('id="another"')]
     assert section.count("<svg") == 3
     said = text(section)
-    assert "Confirmed if the interval lies above 0" in said
-    assert "the gap 1.1 [0.852, 1.35] 3 ✓ confirmed" in said
+    assert "For it the interval lies above 0 Against it it lies below 0" in said
+    assert "Read here as The mean of made-up numbers is above 0. Differs from the sentence Three numbers." in said
+    assert "P1 v9, nowhere; verbatim" in said
+    assert "Would decide" not in said
+    assert "the gap 1.1 [0.852, 1.35] 3 + for" in said
     assert "a single |number| 4 (no interval from 1) 1 reported" in said
     assert "Commit 0123456789" in said
     assert "GPU minutes 4.0" in said  # four runs of two minutes, two at a time
@@ -76,7 +85,7 @@ def test_a_claim_has_its_rule_findings_picture_and_provenance(page: str) -> None
 def test_changed_rules_and_small_scales_are_told(page: str) -> None:
     said = text(page[page.index('id="another"') : page.index('id="third"')])
     assert "The rule reads otherwise today than when the numbers were taken." in said
-    assert "refuted if: it was otherwise." in said
+    assert "against it: it was otherwise." in said
     assert "Measured at scale small" in said
     assert "The rule reads otherwise" not in page[page.index('id="third"') :]
 
@@ -91,7 +100,7 @@ def test_pictures_can_be_read_as_numbers(page: str) -> None:
 
 def test_studies_tell_runs_accuracy_and_minutes(page: str, store: Store, entries: list[Entry]) -> None:
     said = text(page[page.index('id="studies-heading"') :])
-    assert "made-up-study Scale paper, data cifar100, Made-up GPU, commit 0123456789. GPU minutes: 4.0." in said
+    assert "made-up-study Scale full, data cifar100, Made-up GPU, commit 0123456789. GPU minutes: 4.0." in said
     assert "steep 0, 1 1 finished, 1 stopped 0.5 1 12,345" in said
     (study,) = [one for one in studies_of(entries, store) if one.name == "made-up-study"]
     assert variant_cells(study.variants["plain"])["accuracy"] == "0.55 [−0.0853, 1.19]"
@@ -107,7 +116,7 @@ def test_hostile_text_is_escaped(reports: dict[str, Path]) -> None:
 
 def test_nothing_measured_still_has_a_page(reports: dict[str, Path]) -> None:
     said = text(reports["empty"].read_text(encoding="utf-8"))
-    assert "1 claim: 0 confirmed, 0 refuted, 0 undecided, 1 not run." in said
+    assert "1 claim: 1 not run." in said
     assert "Not run yet: unsmooth evidence run fourth" in said
     assert "No training run is kept here." in said
 
@@ -125,8 +134,8 @@ def test_figure_of_a_claim_is_a_chart_with_all_its_panels(entries: list[Entry]) 
 
 def test_standing_and_paper(entries: list[Entry]) -> None:
     assert [entry.verdict for entry in entries] == VERDICTS
-    assert [words.standing(entry) for entry in entries] == ["confirmed", "refuted", "undecided", "not run"]
-    assert [words.paper(entry) for entry in entries] == ["P1", "P2", "P2", "P2"]
+    assert [words.standing(entry) for entry in entries] == ["confirmed", "not supported here", "undecided", "not run"]
+    assert [words.paper(entry) for entry in entries] == ["P1 v9", "P2", "P2", "P2"]
     assert words.cautions(Entry(FakeClaim())) == words.provenance(Entry(FakeClaim())) == []
 
 

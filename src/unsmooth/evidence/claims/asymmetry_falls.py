@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P1, Claim, Measured, claim
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
-from unsmooth.evidence.finding import Finding, Judgement, below
+from unsmooth.evidence.finding import Finding, Judgement, Wording, below
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
 
@@ -21,17 +21,27 @@ class AsymmetryFalls(Claim):
     """Asymmetry ‖H − Hᵀ‖_F / (2‖H‖_F) of the plain models, mean over layers, paired by seed."""
 
     id: ClassVar[str] = "asymmetry-falls"
-    number: ClassVar[int] = 9
-    source: ClassVar[str] = f"{P1}, first version, where it motivates a symmetric H"
-    statement: ClassVar[str] = (
+    number: ClassVar[int] = 18
+    section: ClassVar[Section] = "training"
+    quote: ClassVar[str] = "During training ‖H − Hᵀ‖ relative to ‖H‖ falls, from about 0.95 to about 0.7."
+    wording: ClassVar[Wording] = "reconstructed"
+    source: ClassVar[Source] = Source(
+        "P1", "v1", "a figure of the first version, where it motivates a symmetric H, as its public reviews tell of it"
+    )
+    reading: ClassVar[str] = (
         "In training, the product H of value and output weights becomes less asymmetric than it was with random "
         "weights, though nothing constrains it."
     )
-    confirmed_if: ClassVar[str] = (
+    differs: ClassVar[str] = (
+        "The figure's normalisation is not known: here ‖H − Hᵀ‖/(2‖H‖), 0.707 for random weights. Only the "
+        "direction is judged."
+    )
+    would_decide: ClassVar[str] = "The same three runs for 300 epochs."
+    for_if: ClassVar[str] = (
         "the 95 % interval over seeds of ‖H − Hᵀ‖/(2‖H‖) of the plain models, mean over layers, after training minus "
         "before, lies below 0"
     )
-    refuted_if: ClassVar[str] = "that interval lies wholly above 0"
+    against_if: ClassVar[str] = "that interval lies wholly above 0"
     studies: ClassVar[tuple[str, ...]] = ("steering",)
 
     def measure(self, bench: Bench) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from unsmooth.errors import expected
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P1, Claim, Measured, claim
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
-from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, judged
+from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.study import Trained
 from unsmooth.numbers import Precision
@@ -33,18 +33,23 @@ class BasesCompared(Claim):
     """Sharpening with three bases, paired by seed. A run whose loss was no number any more counts as guessing."""
 
     id: ClassVar[str] = "bases-compared"
-    number: ClassVar[int] = 10
-    source: ClassVar[str] = f"{P1}, the parametrisation of H; a question of its public reviews"
-    statement: ClassVar[str] = (
-        "Restricting a sharpened H to symmetric matrices, by a Gram matrix or an orthogonal basis, costs no accuracy "
-        "against the general basis, and keeps tokens apart at least as well."
+    number: ClassVar[int] = 27
+    section: ClassVar[Section] = "our own"
+    quote: ClassVar[str] = "A symmetric H costs no accuracy against the general basis."
+    wording: ClassVar[Wording] = "ours"
+    source: ClassVar[Source] = Source("P1", "", "a question of the public reviews of its first version")
+    reading: ClassVar[str] = (
+        "Restricting a sharpened H to symmetric matrices, by a Gram matrix with one scale for all eigenvalues or "
+        "by an orthogonal basis, costs no accuracy against the general basis, and keeps tokens apart at least as "
+        "well."
     )
-    confirmed_if: ClassVar[str] = (
+    would_decide: ClassVar[str] = "The lever study, which caps the eigenvalues of the Gram form one by one."
+    for_if: ClassVar[str] = (
         "the 95 % intervals over seeds of the accuracy of Gram minus general and of orthogonal minus general lie above "
         "−1 percentage point, and neither interval of the differences in mean cosine at the last layer lies wholly "
         "above 0"
     )
-    refuted_if: ClassVar[str] = "an interval of the differences in accuracy lies wholly below −1 percentage point"
+    against_if: ClassVar[str] = "an interval of the differences in accuracy lies wholly below −1 percentage point"
     studies: ClassVar[tuple[str, ...]] = ("bases",)
 
     def measure(self, bench: Bench) -> dict[str, Any]:
@@ -100,13 +105,13 @@ def _looked(run: Trained) -> list[Any]:
     return list(run.looked.get("layers", []))
 
 
-def not_above(interval: Interval) -> Verdict:
+def not_above(interval: Interval) -> Outcome:
     """Confirmed unless the whole interval lies above 0.
 
     >>> not_above(Interval(0.1, -0.1, 0.3, 3)), not_above(Interval(0.2, 0.1, 0.3, 3))
-    ('confirmed', 'undecided')
+    ('for', 'undecided')
     """
-    return "undecided" if interval.low > 0 else "confirmed"
+    return "undecided" if interval.low > 0 else "for"
 
 
 def _points(run: Measured) -> float:
@@ -131,7 +136,7 @@ def _differences(
     numbers: Mapping[str, Mapping[int, float]],
     other: str,
     bases: Sequence[str],
-    rule: Callable[[Interval], Verdict] | None = None,
+    rule: Callable[[Interval], Outcome] | None = None,
 ) -> list[Finding]:
     return [
         Finding(f"{what}, {basis} minus {other}", gap, None if rule is None else rule(gap))

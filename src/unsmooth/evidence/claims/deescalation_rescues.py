@@ -1,4 +1,4 @@
-"""P2's remedy: with the mean over tokens taken out of attention's output, deep post-norm models train."""
+"""P2's remedy: with the mean over tokens taken out of attention's output, deep post-norm models train better."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from unsmooth.evidence.by_depth import (
     kept_by_depth,
     last_cosines,
     mean_accuracy,
-    over_half_way,
+    unsettled,
 )
-from unsmooth.evidence.claim import P2, Claim, Measured, claim
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, with_intervals
-from unsmooth.evidence.finding import Finding, Judgement, above, below, judged
+from unsmooth.evidence.finding import Finding, Judgement, Wording
 from unsmooth.evidence.interval import over_seeds, paired
 from unsmooth.evidence.studies.depth import KINDS
 
 _, *DEEP = DEPTHS
-WORTH = 0.02
 AFTER = "after training"
 
 
@@ -34,22 +33,32 @@ class DeescalationRescues(Claim):
     """Beside pre-norm and other remedies, each at the best of three learning rates."""
 
     id: ClassVar[str] = "deescalation-rescues"
-    number: ClassVar[int] = 14
-    source: ClassVar[str] = f"{P2}, de-escalation Y = (I - τΠ)X with τ = 1; its place in the block is not public"
-    statement: ClassVar[str] = (
-        "Taking the mean over tokens out of attention's output makes deep post-norm models train, and keeps their "
-        "tokens less alike; how it compares with pre-norm and other remedies is reported."
+    number: ClassVar[int] = 22
+    section: ClassVar[Section] = "training"
+    quote: ClassVar[str] = (
+        "Preliminary experimental results confirm the effectiveness of the proposed strategy in small-scale "
+        "post-norm Transformer models."
     )
-    confirmed_if: ClassVar[str] = (
-        "with 24 blocks and with 40, each model at its own best rate, 95 % intervals over seeds: accuracy with "
-        "de-escalation minus without lies above 2 points; accuracy with it, less the middle between guessing and "
-        "pre-norm's of the same seed, lies above 0; and mean cosine at the last layer after training, with minus "
-        "without, lies below 0"
+    wording: ClassVar[Wording] = "verbatim"
+    source: ClassVar[Source] = Source("P2", "v2", "abstract")
+    reading: ClassVar[str] = (
+        "Taking the mean over tokens out of attention's output makes deep post-norm vision Transformers more accurate, "
+        "by more than two points at 24 blocks and at 48."
     )
-    refuted_if: ClassVar[str] = (
-        "with 24 blocks or with 40 one of these lies wholly on the other side: the gain below 2 points, the accuracy "
-        "below the middle, or the cosine above"
+    differs: ClassVar[str] = (
+        "Effectiveness is not defined, and the remedy's place in the block, the depths and the accuracies are not "
+        "public. We ask for two points; how it compares with other remedies is surgical-rivals."
     )
+    would_decide: ClassVar[str] = (
+        "The study `depth`: post-norm with and without it at 24 and 48 blocks, float32, rates until the best is inside "
+        "its ladder, ten seeds of 2,000 steps."
+    )
+    for_if: ClassVar[str] = (
+        "in the study `depth`, in float32 and with every best rate inside its ladder, with Xavier's initialisation, at "
+        "24 blocks and at 48: the 95 % interval over seeds of the accuracy with de-escalation minus without lies above "
+        "2 points"
+    )
+    against_if: ClassVar[str] = "in that study one of the two intervals lies below 2 points"
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")
 
     def measure(self, bench: Bench) -> dict[str, Any]:
@@ -57,17 +66,18 @@ class DeescalationRescues(Claim):
         return kept_by_depth(bench, lambda variant: variant.rpartition("-")[2] in DEEP)
 
     def judge(self, measured: Measured) -> Judgement:
-        """Three findings at each depth that was run; the rivals are only reported."""
-        names = _depths(measured)
-        spoken = [finding for name in names for finding in _at_depth(measured, name)]
-        rivals = [finding for name in names for finding in _beside_rivals(measured, name)]
-        words = " ".join(_ranked(measured, name) for name in names)
-        return judged([*spoken, *rivals], f"{words} {best_rates(measured)}")
+        """What was run before the rule decides nothing: its gains are told, and why they do not decide."""
+        names = depths_of(measured)
+        reasons = unsettled(measured, [f"{kind}-{name}" for name in names for kind in ("post", "deescalate")])
+        findings = [finding for name in names for finding in _at_depth(measured, name)]
+        words = " ".join(ranked(measured, name) for name in names)
+        words += f" Not decided by these runs, because {'; '.join(reasons)}. {best_rates(measured)}"
+        return Judgement(tuple(findings), words, "undecided")
 
     def figure(self, measured: Measured) -> Figure:
         """Accuracy of all, and mean cosine by layer with and without."""
         panels = []
-        for name in _depths(measured):
+        for name in depths_of(measured):
             deep = f"{depth(measured, f'post-{name}')} blocks"
             order = _by_accuracy(measured, name)
             intervals = [over_seeds(list(accuracies(measured, f"{kind}-{name}").values())) for kind in order]
@@ -84,39 +94,23 @@ class DeescalationRescues(Claim):
         )
 
 
-def _depths(measured: Measured) -> list[str]:
+def depths_of(measured: Measured) -> list[str]:
+    """Depths at which all that is compared was trained."""
     return [name for name in DEEP if has(measured, f"post-{name}", f"pre-{name}", f"deescalate-{name}")]
 
 
 def _at_depth(measured: Measured, name: str) -> list[Finding]:
-    plain, pre, remedied = f"post-{name}", f"pre-{name}", f"deescalate-{name}"
+    plain, remedied = f"post-{name}", f"deescalate-{name}"
     deep = f"{depth(measured, plain)} blocks"
     gain = paired(accuracies(measured, remedied), accuracies(measured, plain))
-    half = over_half_way(measured, remedied, pre)
     cosines = {
         moment: paired(last_cosines(measured, remedied, moment), last_cosines(measured, plain, moment))
         for moment in MOMENTS
     }
     what = f"mean cosine at the last layer, with de-escalation minus without, {deep}"
     return [
-        Finding(f"accuracy, with de-escalation minus without, {deep}", gain, above(gain, WORTH)),
-        Finding(f"accuracy with de-escalation over half-way from guessing to pre-norm's, {deep}", half, above(half)),
-        *(
-            Finding(f"{what}, {moment}", gap, below(gap) if moment == AFTER else None)
-            for moment, gap in reversed(cosines.items())
-        ),
-    ]
-
-
-def _beside_rivals(measured: Measured, name: str) -> list[Finding]:
-    own = accuracies(measured, f"deescalate-{name}")
-    return [
-        Finding(
-            f"accuracy, de-escalation minus {kind}, {depth(measured, f'{kind}-{name}')} blocks",
-            paired(own, accuracies(measured, f"{kind}-{name}")),
-        )
-        for kind in KINDS
-        if kind not in ("post", "deescalate") and has(measured, f"{kind}-{name}")
+        Finding(f"accuracy, with de-escalation minus without, {deep}", gain),
+        *(Finding(f"{what}, {moment}", gap) for moment, gap in reversed(cosines.items())),
     ]
 
 
@@ -126,6 +120,7 @@ def _by_accuracy(measured: Measured, name: str) -> list[str]:
     return sorted(there, key=lambda kind: -mean_accuracy(measured, f"{kind}-{name}"))
 
 
-def _ranked(measured: Measured, name: str) -> str:
+def ranked(measured: Measured, name: str) -> str:
+    """Accuracies at a depth in words, the best first."""
     told = ", ".join(f"{kind} {mean_accuracy(measured, f'{kind}-{name}'):.3f}" for kind in _by_accuracy(measured, name))
     return f"Accuracy with {depth(measured, f'post-{name}')} blocks: {told}."

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P2, Claim, Measured, claim
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.escalation import Cell, Stack, against_the_norm, decay, one_step
 from unsmooth.evidence.figure import Figure, Panel, Series
-from unsmooth.evidence.finding import Finding, Judgement, Verdict, above, judged, together, within
+from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording, above, judged, together, within
 from unsmooth.evidence.interval import Interval, over_seeds
 
 MODULI = (0.0, 0.3, 0.6, 0.9)
@@ -36,20 +36,31 @@ class GeometricEscalation(Claim):
     """
 
     id: ClassVar[str] = "geometric-escalation"
-    number: ClassVar[int] = 11
-    source: ClassVar[str] = f"{P2}, escalation of token similarity; the bound as reconstructed here"
-    statement: ClassVar[str] = (
+    number: ClassVar[int] = 4
+    section: ClassVar[Section] = "identities checked numerically"
+    quote: ClassVar[str] = "token similarity provably escalates at a linear rate"
+    wording: ClassVar[Wording] = "verbatim"
+    source: ClassVar[Source] = Source("P2", "v2", "abstract")
+    reading: ClassVar[str] = (
         "With random zero-mean weights, X + PXW makes tokens more alike on average, by a share of the remaining "
         "diversity of at least s(1 − |λ₂|²)/2 with s = t_sim(X), so that t_div falls geometrically with depth."
     )
-    confirmed_if: ClassVar[str] = (
+    differs: ClassVar[str] = (
+        "A linear rate is read as that of linear convergence: t_div falls by a factor a layer. The escalation rate "
+        "and its bound are reconstructed from a public summary, which says what they depend on; the proof was not "
+        "at hand. No norm, no MLP, one head."
+    )
+    would_decide: ClassVar[str] = (
+        "Nothing is left to decide about the idealised layer; for networks see rate-in-networks."
+    )
+    for_if: ClassVar[str] = (
         "in every cell of the grid (tokens, |λ₂| or softmax of random logits, s) the 95 % interval over seeds of the "
         "mean escalation rate lies above 0, and that of its excess over s(1 − |λ₂|²)/2 above minus twice the "
         "second-order term of a ratio at that width, 6s²(1 + |λ₂|²)/(d(2s + (1 + |λ₂|²)(1 − s))³); and in every stack "
         "with residual the intervals of two ratios, slope of log t_div over log((1 + |λ₂|²)/2) and slope in the "
         "second half of the layers over that in the first, lie within [0.9, 1.1] and [0.8, 1.25]"
     )
-    refuted_if: ClassVar[str] = "one of these intervals lies wholly on the other side"
+    against_if: ClassVar[str] = "one of these intervals lies wholly on the other side"
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """Of tokens, weights and maps."""
@@ -96,7 +107,7 @@ class GeometricEscalation(Claim):
         beneath = sum(over_seeds(cell["excess"]).high < 0 for cell in cells)
         words = (
             f"Tokens grow more alike in all {len(cells)} cells"
-            if found[0].verdict == "confirmed"
+            if found[0].outcome == "for"
             else "Tokens do not surely grow more alike in every cell"
         )
         return judged(
@@ -131,16 +142,17 @@ class GeometricEscalation(Claim):
 
 
 def _lowest(what: str, cells: list[dict[str, Any]], intervals: list[Interval], threshold: float) -> Finding:
-    """The interval that reaches lowest stands for all; the verdict is of all."""
-    verdicts: list[Verdict] = [above(interval, threshold) for interval in intervals]
+    """The interval that reaches lowest stands for all; the outcome is of all."""
+    outcomes: list[Outcome] = [above(interval, threshold) for interval in intervals]
     place = min(range(len(cells)), key=lambda index: intervals[index].low)
     cell = cells[place]
     where = f"{cell['map']} {cell['value']:g}, {cell['tokens']} tokens, s = {cell['similarity']:g}"
-    return Finding(f"{what}, lowest of {len(cells)} cells ({where})", intervals[place], together(verdicts))
+    what = f"{what}, lowest of {len(cells)} cells ({where})"
+    return Finding(what, intervals[place], together(outcomes), intervals=len(cells))
 
 
 def _reported(measured: Measured) -> list[Finding]:
-    """What no verdict rests on."""
+    """What no outcome rests on."""
     off = [max(abs(sum(cell["rate"]) / len(cell["rate"]) / cell["closed"] - 1) for cell in measured["cells"])]
     found = [Finding("mean escalation rate over its closed form, minus 1, farthest cell", over_seeds(off))]
     found += [

@@ -11,13 +11,12 @@ from numpy.random import Generator
 from torch import Tensor
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.claims._counting import never
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.claims._negated_norms import drawn_networks, trained_networks
 from unsmooth.evidence.claims._one_layer import branch, definite, peaked_or_flat, turning, unit_stream
 from unsmooth.evidence.claims._random_layers import generator, tokens
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
-from unsmooth.evidence.finding import Finding, Judgement, above, judged
+from unsmooth.evidence.finding import Finding, Judgement, Wording, above, judged, never
 from unsmooth.evidence.interval import over_seeds, share
 from unsmooth.theory import iterate
 from unsmooth.theory.iterate import Place
@@ -45,20 +44,34 @@ class NormSignFlips(Claim):
     """Directions of t_sim with γ and −γ, in one layer and over twelve, and in whole networks."""
 
     id: ClassVar[str] = "norm-sign-flips"
-    number: ClassVar[int] = 5
-    source: ClassVar[str] = f"{P1}, on the sign of LayerNorm weights"
-    statement: ClassVar[str] = (
+    number: ClassVar[int] = 3
+    section: ClassVar[Section] = "identities checked numerically"
+    quote: ClassVar[str] = (
+        "The sign of LayerNorm's weights acts on the eigenvalues of H: negated weights turn smoothing into sharpening."
+    )
+    wording: ClassVar[Wording] = "reconstructed"
+    source: ClassVar[Source] = Source(
+        "P1", "v3", "on the sign of layer normalization weights; how it acts is derived here"
+    )
+    reading: ClassVar[str] = (
         "In X + A N(X; γ) H, negating the norm's weight γ negates the effective eigenvalues, so that a layer that "
         "makes tokens more alike makes them less alike, and the other way round."
     )
-    confirmed_if: ClassVar[str] = (
+    differs: ClassVar[str] = (
+        "The abstract says that the sign can influence smoothing, not how. One layer and twelve, with symmetric H "
+        "of one sign, in a stream of standard deviation 1."
+    )
+    would_decide: ClassVar[str] = (
+        "Nothing is left to decide about the idealised layer; for trained models see negative-norm-weights."
+    )
+    for_if: ClassVar[str] = (
         "in a stream of standard deviation 1, with symmetric H of one sign, eigenvalues of modulus 0.05 to 1 and γ "
         "from 0.5 to 1.5, the 95 % intervals of the shares of draws in which t_sim rises with one sign and falls with "
         f"the other, as H says, lie above {OFTEN:g}, after one layer and after {LAYERS}; and no draw violates, at any "
         "scale, the closed form for the scale above which the two signs differ in one layer (95 % interval of the "
         "share of violations below 0.01)"
     )
-    refuted_if: ClassVar[str] = f"one of the two intervals lies below {OFTEN:g}, or the closed form is violated"
+    against_if: ClassVar[str] = f"one of the two intervals lies below {OFTEN:g}, or the closed form is violated"
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """A seed is some layers, and a network of each kind."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P2, Claim, Measured, claim
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series
-from unsmooth.evidence.finding import Finding, Judgement, judged, within
+from unsmooth.evidence.finding import Finding, Judgement, Wording, judged, within
 from unsmooth.evidence.interval import over_seeds
 from unsmooth.models.anatomy import find_anatomy
 from unsmooth.networks import ViT, ViTConfig
@@ -36,17 +36,23 @@ class SecondEigenvalueFalls(Claim):
     """
 
     id: ClassVar[str] = "second-eigenvalue-falls"
-    number: ClassVar[int] = 12
-    source: ClassVar[str] = f"{P2}, the spectral gap of attention; the formula as reconstructed here"
-    statement: ClassVar[str] = (
-        "The second eigenvalue of softmax attention over n tokens with independent normal logits of standard deviation "
-        "σ ≤ 1 falls like 1/√n, as √((exp(σ²) − 1)/n)."
+    number: ClassVar[int] = 5
+    section: ClassVar[Section] = "identities checked numerically"
+    quote: ClassVar[str] = (
+        "The second eigenvalue of softmax attention with independent normal logits falls as √((exp(σ²) − 1)/n)."
     )
-    confirmed_if: ClassVar[str] = (
+    wording: ClassVar[Wording] = "ours"
+    source: ClassVar[Source] = Source("P2", "", "bears on its spectral gaps; the formula is ours")
+    reading: ClassVar[str] = (
+        "The second eigenvalue of softmax attention over n tokens with independent normal logits of standard "
+        "deviation σ ≤ 1 falls like 1/√n, as √((exp(σ²) − 1)/n)."
+    )
+    would_decide: ClassVar[str] = "Nothing is left to decide for random logits; for trained attention see spectral-gap."
+    for_if: ClassVar[str] = (
         "for σ of 0.25, 0.5 and 1 the 95 % intervals over seeds of the exponent of |λ₂| in n, from 64 tokens on, and "
         "of |λ₂| over √((exp(σ²) − 1)/n) at the largest n lie within [−0.55, −0.45] and [0.9, 1.1]"
     )
-    refuted_if: ClassVar[str] = "one of these intervals lies wholly outside"
+    against_if: ClassVar[str] = "one of these intervals lies wholly outside"
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """Of logits, and of the initialised network."""
@@ -69,8 +75,8 @@ class SecondEigenvalueFalls(Claim):
         found = []
         for std in (*ASKED, *ONLY_SHOWN):
             interval = over_seeds(_exponents(measured, std))
-            verdict = within(interval, *EXPONENT) if std in ASKED else None
-            found.append(Finding(f"exponent of |λ₂| in n, σ = {std:g}", interval, verdict))
+            outcome = within(interval, *EXPONENT) if std in ASKED else None
+            found.append(Finding(f"exponent of |λ₂| in n, σ = {std:g}", interval, outcome))
         largest = measured["sizes"][-1]
         for std in ASKED:
             last = measured["random"][f"{std:g}"][-1]

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.claim import P1, Claim, Measured, claim
-from unsmooth.evidence.claims._counting import never
+from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.claims._one_layer import branch, definite, peaked_or_flat, turning, unit_stream
 from unsmooth.evidence.claims._random_layers import (
     ATTENTION,
@@ -24,7 +23,7 @@ from unsmooth.evidence.claims._random_layers import (
 )
 from unsmooth.evidence.claims._where_signs_fail import EARLY, count_far_from_normal, count_heads
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
-from unsmooth.evidence.finding import Finding, Judgement, judged
+from unsmooth.evidence.finding import Finding, Judgement, Wording, judged, never
 from unsmooth.evidence.interval import Interval, over_seeds, share
 from unsmooth.spectra import flip_scale, fold_pre_norm
 from unsmooth.theory import iterate, modes, outcome
@@ -42,18 +41,28 @@ class SignOfSpectrum(Claim):
     """Counted by eigenvalues and by running layers; what norms, heads and skewed weights change is reported."""
 
     id: ClassVar[str] = "sign-of-spectrum"
-    number: ClassVar[int] = 3
-    source: ClassVar[str] = f"{P1}, the condition on the eigenvalues of H"
-    statement: ClassVar[str] = (
-        "With one head and no norm, the token mean never dominates where the spectrum of H lies in [−1, 0), and always "
-        "where it is positive; a norm before the branch makes this a matter of the stream's scale."
+    number: ClassVar[int] = 2
+    section: ClassVar[Section] = "identities checked numerically"
+    quote: ClassVar[str] = "A layer whose H has its eigenvalues in [−1, 0) is not a low-pass filter."
+    wording: ClassVar[Wording] = "reconstructed"
+    source: ClassVar[Source] = Source("P1", "", "a sufficient condition as public reviews of the first version give it")
+    reading: ClassVar[str] = (
+        "With one head and no norm, the token mean never dominates where the spectrum of H lies in [−1, 0), and "
+        "always where it is positive; a norm before the branch makes this a matter of the stream's scale."
     )
-    confirmed_if: ClassVar[str] = (
+    differs: ClassVar[str] = (
+        "The part about positive spectra and the one about norms are ours. Many heads, and weights far from "
+        "normal, are outside of it, and break it."
+    )
+    would_decide: ClassVar[str] = (
+        "Nothing is left to decide about the idealised layer; for trained models see dominance-predicts-layers."
+    )
+    for_if: ClassVar[str] = (
         "there is no violation, of either sign, by the eigenvalues of the layer, none by running it until its margin "
         "must have settled it, and none of the closed form by which one pre-norm layer turns at one scale at most; and "
         "the 95 % intervals of the five shares of violations lie below 0.01"
     )
-    refuted_if: ClassVar[str] = "there is a violation of any of the five"
+    against_if: ClassVar[str] = "there is a violation of any of the five"
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:
         """A seed is two draws of every kind of attention with either sign."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.studies.images import cut
-from unsmooth.evidence.studies.steering import PAPER
+from unsmooth.evidence.studies.steering import FULL
 from unsmooth.evidence.study import Study, study
 from unsmooth.models import find_anatomy, value_projection
 from unsmooth.models.value_projection import ValueProjection
@@ -41,7 +41,7 @@ class Bases(Study):
 
     def configs(self, bench: Bench) -> dict[str, Config]:
         """The four."""
-        base = cut("vit_cifar100", bench, {**PAPER, "epochs": 30})
+        base = cut("vit_cifar100", bench, {**FULL, "epochs": 30})
         if bench.scale == "tiny":
             base = replace(base, epochs=1)
         return {variant: replace(base, remedies=remedies) for variant, remedies in VARIANTS.items()}

@@ -64,7 +64,7 @@ IN_MINUTES: Mapping[str, Any] = {
     "schedule.warmup": 0.2,
     "measuring.sequences": 32,
 }
-PAPER: Mapping[str, Any] = {
+FULL: Mapping[str, Any] = {
     "train_limit": 25_000,
     "batch": 128,
     "epochs": 5,
@@ -89,7 +89,7 @@ def rates(bench: Bench) -> tuple[float, ...]:
 def depth_of(variant: str, bench: Bench) -> int:
     """How many blocks a variant has at the scale of the bench.
 
-    >>> depth_of("post-24", Bench(scale="paper")), depth_of("post-24", Bench(scale="tiny"))
+    >>> depth_of("post-24", Bench(scale="full")), depth_of("post-24", Bench(scale="tiny"))
     (24, 3)
     """
     named = int(variant.rpartition("-")[2])
@@ -99,7 +99,7 @@ def depth_of(variant: str, bench: Bench) -> int:
 def settings(variant: str, rate: float, bench: Bench) -> Config:
     """A variant at a learning rate.
 
-    >>> config = settings("b2t-24", 3e-4, Bench(scale="paper"))
+    >>> config = settings("b2t-24", 3e-4, Bench(scale="full"))
     >>> config.network.norm, config.network.init, config.network.pooling, config.network.depth, config.remedies
     ('post', 'xavier', 'class', 24, ('b2t',))
     """
@@ -112,4 +112,4 @@ def settings(variant: str, rate: float, bench: Bench) -> Config:
         "remedies": remedies,
         "lr": rate,
     }
-    return override(cut("vit_cifar10", bench, PAPER), changes)
+    return override(cut("vit_cifar10", bench, FULL), changes)

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.studies.images import cut
-from unsmooth.evidence.studies.steering import PAPER as STEERING
+from unsmooth.evidence.studies.steering import FULL as STEERING
 from unsmooth.evidence.studies.steering import VARIANTS
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config, override
 
-PAPER = {key: value for key, value in STEERING.items() if key not in ("patch", "lr")} | {"epochs": 60}
+FULL = {key: value for key, value in STEERING.items() if key not in ("patch", "lr")} | {"epochs": 60}
 
 
 @study
@@ -28,7 +28,7 @@ class FinerPatches(Study):
 
     def configs(self, bench: Bench) -> dict[str, Config]:
         """The three."""
-        base = override(cut("vit_cifar100", bench, PAPER), bench.pick({"patch": 4, "epochs": 1}, {"patch": 4}, {}))
+        base = override(cut("vit_cifar100", bench, FULL), bench.pick({"patch": 4, "epochs": 1}, {"patch": 4}, {}))
         return {variant: replace(base, remedies=remedies) for variant, remedies in VARIANTS.items()}
 
     def seeds(self, bench: Bench) -> tuple[int, ...]:

@@ -52,15 +52,15 @@ IN_MINUTES: Mapping[str, Any] = {
 }
 
 
-def cut(name: str, bench: Bench, paper: Mapping[str, Any]) -> Config:
+def cut(name: str, bench: Bench, full: Mapping[str, Any]) -> Config:
     """A recipe at the scale of the bench.
 
     Args:
         name: The recipe.
         bench: Whose scale it is.
-        paper: What is changed of the recipe at the scale of the papers, in words of ``--set``.
+        full: What is changed of the recipe at scale full, in words of ``--set``.
     """
     config = recipe(name)
     # A path that is named is an error where there is nothing: no verdict rests on made-up data unawares.
     path = {} if bench.scale == "tiny" else {"data.path": f"data/{config.data.name}"}
-    return override(config, {**bench.pick(IN_SECONDS, IN_MINUTES, paper), **path})
+    return override(config, {**bench.pick(IN_SECONDS, IN_MINUTES, full), **path})

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.studies.images import cut
-from unsmooth.evidence.studies.steering import PAPER, VARIANTS
+from unsmooth.evidence.studies.steering import FULL, VARIANTS
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
 
@@ -28,7 +28,7 @@ class LessData(Study):
 
     def configs(self, bench: Bench) -> dict[str, Config]:
         """The six, as "plain-10"."""
-        base = cut("vit_cifar100", bench, PAPER)
+        base = cut("vit_cifar100", bench, FULL)
         if bench.scale == "tiny":
             base = replace(base, epochs=1)
         whole = base.data.train_limit or WHOLE

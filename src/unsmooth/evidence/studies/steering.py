@@ -27,7 +27,7 @@ from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
 from unsmooth.training.tasks.dealing import spread
 
-PAPER = {
+FULL = {
     "patch": 4,
     "epochs": 100,
     "lr": 5e-4,
@@ -53,7 +53,7 @@ class Steering(Study):
 
     def configs(self, bench: Bench) -> dict[str, Config]:
         """The three."""
-        base = cut("vit_cifar100", bench, PAPER)
+        base = cut("vit_cifar100", bench, FULL)
         return {variant: replace(base, remedies=remedies) for variant, remedies in VARIANTS.items()}
 
     def look(self, model: nn.Module, config: Config, device: torch.device) -> dict[str, Any]:

@@ -104,8 +104,13 @@ class Form(ExactBuffers):
             self.make_exact()
         return self
 
-    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    def complete(self, state: dict[str, Any], prefix: str) -> None:
+        """Add to a state that is loaded what follows from the value weights and another version or dtype lacks."""
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         # A block's own weights are loaded before its remedies, which come last in it.
+        if self.installed and not self.slots.sharded():
+            self.complete(state, prefix)
         super()._load_from_state_dict(state, prefix, *rest)
         self.noted.held.clear()
         if self.installed and not self.training and not self.slots.sharded():

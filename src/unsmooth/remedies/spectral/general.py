@@ -35,6 +35,7 @@ _LOOK_EVERY = 200
 class General(Diagonal):
     """H = VΛV⁻¹, the inverse in float32 or better: followed in training, exact in evaluation and when folded."""
 
+    follows = ("inverse",)
     inverse: Tensor
     _passes = 0
     _warned = False
@@ -74,15 +75,24 @@ class General(Diagonal):
         inverse_LMD = followed_inverse(stacked(found), torch.stack([form.inverse for form in found]))
         copy_all([form.inverse for form in found], list(inverse_LMD.unbind()))
 
-    @torch.no_grad()
     def settle(self) -> None:
         """The inverse, exactly."""
+        copy_all([self.inverse], [self._exact()])
+        self.look()
+
+    def complete(self, state: dict[str, Any], prefix: str) -> None:
+        """The first versions had no inverse in their state."""
+        if f"{prefix}inverse" not in state:
+            state[f"{prefix}inverse"] = self._exact()
+
+    @torch.no_grad()
+    def _exact(self) -> Tensor:
         rows_MD = stacked([self])[0]
         with full_precision(rows_MD.device):
             # By QR: forming VᵀV would square the condition number. A singular V gives infinities.
             q_DM, r_MM = torch.linalg.qr(rows_MD.mT)
-            copy_all([self.inverse], [torch.linalg.solve_triangular(r_MM, q_DM.mT, upper=True)])
-        self.look()
+            inverse_MD: Tensor = torch.linalg.solve_triangular(r_MM, q_DM.mT, upper=True)
+        return inverse_MD
 
     def look(self) -> None:
         """Warn, once, where V has become badly conditioned."""

@@ -75,6 +75,7 @@ class Orthogonal(Diagonal):
     beside it, takes the optimiser's steps and the retractions, and is cast for use.
     """
 
+    follows = ("master",)
     master: Tensor | None
 
     def __init__(self, slots: ValueSlots, interval: Interval, how: str, like: Mapping[str, Any]) -> None:
@@ -109,9 +110,24 @@ class Orthogonal(Diagonal):
     @torch.no_grad()
     def settle(self) -> None:
         """As many steps as it takes."""
-        if self.master is None and self.slots.parameter().dtype != self.slots.exact_dtype():
-            self.master = self.slots.whole().flatten(0, 1).to(self.slots.exact_dtype())  # the model was cast
+        self._keep_original()
         _write([self], nearest_orthonormal(_originals([self])[0]).unsqueeze(0))
+
+    def _keep_original(self) -> None:
+        """Have one where weights are of half precision, also where the model was cast to it later, and only there."""
+        low = self.slots.parameter().dtype != self.slots.exact_dtype()
+        if low and self.master is None:
+            self.master = self.slots.whole().flatten(0, 1).to(self.slots.exact_dtype())
+        elif not low:
+            self.master = None
+
+    def complete(self, state: dict[str, Any], prefix: str) -> None:
+        """Weights of full precision have no original beside them, but may be loaded into a model of half, or back."""
+        self._keep_original()
+        if self.master is None:
+            state.pop(f"{prefix}master", None)
+        elif f"{prefix}master" not in state:
+            state[f"{prefix}master"] = self.slots.whole().flatten(0, 1)
 
     def report(self) -> Mapping[str, float]:
         """The ends of the spectrum, and how far V is from orthonormal."""

@@ -32,7 +32,7 @@ def figure(entry: Entry) -> altair.TopLevelMixin:
     if entry.record is None:
         raise expected("a claim that was measured", entry.claim.id, f"`unsmooth evidence run {entry.claim.id}` first")
     drawn = entry.claim.figure(entry.record.measured)
-    return panels_chart(drawn, entry.claim.statement, of=entry.claim.id)
+    return panels_chart(drawn, entry.claim.reading, of=entry.claim.id)
 
 
 def panels_chart(drawn: Figure, title: str, of: str) -> altair.TopLevelMixin:

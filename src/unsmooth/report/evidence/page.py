@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from unsmooth.evidence.claim import Section
 from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.evidence.ledger import Entry
 from unsmooth.evidence.store import Store
@@ -43,10 +44,11 @@ def evidence_html(entries: Sequence[Entry], store: Store) -> str:
         effect_of=words.effect_of,
         paper=words.paper,
         in_words=words.in_words,
+        said_of=words.said_of,
         minutes=words.minutes,
         printable=printable,
     )
-    smaller = [entry for entry in entries if entry.record is not None and entry.record.scale != "paper"]
+    smaller = [entry for entry in entries if entry.record is not None and entry.record.scale != "full"]
     return str(
         page.get_template("evidence.html.j2").render(
             entries=entries,
@@ -54,7 +56,8 @@ def evidence_html(entries: Sequence[Entry], store: Store) -> str:
             studies=[_study(one) for one in studies_of(entries, store)],
             counted=words.counted(entries),
             smaller=len(smaller),
-            signs=words.STANDINGS,
+            signs={**words.STANDINGS, **words.SAYS},
+            sections=get_args(Section),
             policy=policy(),
             style=markup("\n".join(map(resource, ("page.css", "evidence/evidence.css")))),
         )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from unsmooth.evidence.finding import Wording
 from unsmooth.evidence.interval import Interval
 from unsmooth.evidence.ledger import Entry
 from unsmooth.numbers import spoken
 from unsmooth.report.series import number
 from unsmooth.report.training.words import duration
 
-STANDINGS = {"confirmed": "✓", "refuted": "✗", "undecided": "?", "not run": "–"}
+STANDINGS = {
+    "confirmed": "✓",
+    "refuted": "✗",
+    "supported here": "+",
+    "not supported here": "−",
+    "undecided": "?",
+    "not run": "–",
+}
 """What a claim may stand at, each with a sign, so that nothing rests on colour alone."""
+SAYS = {"for": "+", "against": "−", "undecided": "?"}
+"""What a finding may say about a claim as it is read here, likewise."""
 
 
 def standing(entry: Entry) -> str:
@@ -47,32 +56,63 @@ def effect_of(entry: Entry) -> str:
 
 
 def paper(entry: Entry) -> str:
-    """Which of the papers: "P1", "P2", or both."""
-    return ", ".join(dict.fromkeys(re.findall(r"\bP\d\b", entry.claim.source)))
+    """Which of the papers, and which version: "P1 v2"."""
+    return " ".join(part for part in (entry.claim.source.paper, entry.claim.source.version) if part)
 
 
 def counted(entries: Sequence[Entry]) -> str:
     """How many claims stand at what.
 
     >>> counted([])
-    '0 claims: 0 confirmed, 0 refuted, 0 undecided, 0 not run.'
+    '0 claims.'
     """
     found = [standing(entry) for entry in entries]
-    parts = ", ".join(f"{found.count(name)} {name}" for name in STANDINGS)
-    return f"{len(found)} claim{'' if len(found) == 1 else 's'}: {parts}."
+    parts = [f"{found.count(name)} {name}" for name in STANDINGS if name in found]
+    many = f"{len(found)} claim{'' if len(found) == 1 else 's'}"
+    return f"{many}: {', '.join(parts)}." if parts else f"{many}."
+
+
+def counts(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
+    """A table of verdicts by wording: its head, and a row for each wording."""
+    there = [name for name in STANDINGS if any(standing(entry) == name for entry in entries)]
+    rows = []
+    for wording in get_args(Wording):
+        found = [standing(entry) for entry in entries if entry.claim.wording == wording]
+        if found:
+            rows.append([wording, *(str(found.count(name)) for name in there), str(len(found))])
+    return ["wording", *there, "all"], rows
+
+
+def said_of(entry: Entry) -> list[tuple[str, str]]:
+    """How a claim is read and judged, label and text, as far as there is something to say."""
+    claim = entry.claim
+    undecided = entry.verdict == "undecided"
+    facts = [
+        ("Read here as", claim.reading),
+        ("Differs from the sentence", claim.differs),
+        ("For it", claim.for_if),
+        ("Against it", claim.against_if),
+        ("Would decide", claim.would_decide if undecided else ""),
+    ]
+    return [(label, text) for label, text in facts if text]
 
 
 def cautions(entry: Entry) -> list[str]:
     """What to bear in mind with a verdict."""
-    said = []
-    if entry.record is not None and entry.record.scale != "paper":
+    said = [entry.missing] if entry.missing else []
+    if entry.record is None:
+        return said
+    if entry.record.scale != "full":
         said.append(f"Measured at scale {entry.record.scale}: it shows that the measurement runs, not what holds.")
-    if entry.rule_changed and entry.record is not None:
-        then = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in entry.record.rule.items())
+    if entry.record.id != entry.claim.id:
+        said.append(
+            f"Judged from what {entry.record.id} measured: this rule was written after those numbers were known."
+        )
+    elif entry.rule_changed:
+        labels = {"for_if": "for it", "against_if": "against it"}
+        then = "; ".join(f"{labels.get(name, name)}: {text}" for name, text in entry.record.rule.items())
         said.append(f"The rule reads otherwise today than when the numbers were taken. It was: {then}.")
-    if entry.record is not None and entry.claim.beyond:
-        said.append(entry.claim.beyond)
-    return said
+    return said + ([entry.claim.beyond] if entry.claim.beyond else [])
 
 
 def provenance(entry: Entry) -> list[tuple[str, str]]:
