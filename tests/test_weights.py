@@ -40,6 +40,8 @@ def _entry(**changes: Any) -> dict[str, Any]:
         ({"a": _entry(shape=[3])}, "other bytes than 'a' needs"),
         ({"a": _entry(shape=[-2])}, "other bytes"),
         ({"a": _entry(dtype="F33")}, "other bytes"),
+        ({"a": _entry(dtype="32")}, "other bytes"),
+        ({"a": _entry(dtype="I8_X", shape=[8])}, "other bytes"),
         ({"a": _entry(shape=[2**40, 2**40])}, "other bytes"),
         ({"a": _entry(), "b": _entry()}, "other bytes than 'b' needs"),
         ({"a": _entry(data_offsets=[0, 4], shape=[1])}, "a truncated or damaged file"),

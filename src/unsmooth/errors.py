@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# Characters of what came that an error repeats: it may come from a stranger's file.
+_LONGEST, _LONGEST_NAME = 1_000, 80
+
 
 class UnsmoothError(ValueError):
     """A mistake in what was asked for or handed in, told in one line.
@@ -19,7 +22,7 @@ def expected(what: str, got: object, hint: str) -> UnsmoothError:
     >>> str(expected("a 3-D tensor", "a 2-D one", "x.unsqueeze(0)"))
     'Expected a 3-D tensor but got a 2-D one. Try x.unsqueeze(0).'
     """
-    return UnsmoothError(f"Expected {what} but got {got}. Try {hint}.")
+    return UnsmoothError(f"Expected {what} but got {_cut(str(got), _LONGEST)}. Try {hint}.")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnsmoothError:
@@ -32,6 +35,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnsmoothError
     """
     names = sorted(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name)[:_LONGEST_NAME].lower(), by_lower, n=1, cutoff=0.5)
     guess = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
-    return UnsmoothError(f"Expected a known {kind} but got {name!r}.{guess} Known: {', '.join(names)}.")
+    got = _cut(repr(name), _LONGEST_NAME)
+    return UnsmoothError(f"Expected a known {kind} but got {got}.{guess} Known: {', '.join(names)}.")
+
+
+def _cut(text: str, most: int) -> str:
+    line = " ".join(text[: most + 1].splitlines())
+    return line if len(text) <= most else f"{line[:most]}…"

@@ -22,7 +22,12 @@ from unsmooth.schema import parse
 
 _LONGEST_HEADER = 16 << 20
 _MOST_DIMENSIONS = 16
-_BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "C64": 64}
+# Of the types that safetensors' format names.
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16, "BF16": 16},
+    **{"I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64},
+}
 _AGAIN = "to download it again"
 
 
@@ -88,8 +93,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def _bits(entry: _Entry) -> int:
     """Of a tensor; −1 where it can be none."""
-    digits = entry.dtype.partition("_")[0].lstrip("BFIU")
-    width = _BITS.get(entry.dtype, int(digits) if digits in ("8", "16", "32", "64") else -1)
+    width = _BITS.get(entry.dtype, -1)
     if len(entry.shape) > _MOST_DIMENSIONS or any(side < 0 for side in entry.shape) or width < 0:
         return -1
     return math.prod(entry.shape) * width

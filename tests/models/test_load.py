@@ -104,6 +104,15 @@ def test_folder_without_tokenizer_has_none(tmp_path: Path) -> None:
     assert origin.tokenizer is None
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_is_no_object_is_not_read(tmp_path: Path, name: str) -> None:
+    checkpoints.save_bert(tmp_path)
+    assert (tmp_path / name).is_file()
+    assert known_origin(load(tmp_path)).tokenizer is not None
+    (tmp_path / name).write_text("[[]]", encoding="utf-8")  # transformers would read all of it, several times
+    assert known_origin(load(tmp_path)).tokenizer is None
+
+
 def test_loading_is_quiet_and_restores_what_it_silenced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoints.save_bert(tmp_path)
     checkpoints.edit_weights(tmp_path, lambda weights: {k: v for k, v in weights.items() if "pooler" not in k})

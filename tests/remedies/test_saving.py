@@ -152,6 +152,9 @@ def test_files_of_the_tokenizer_are_the_models_own(bert_folder: Path, tmp_path: 
         ('[{"path": ""}, {"path": "1_Pooling"}]', {"modules.json", "1_Pooling"}),
         ('[{"path": ""}, {"path": "2_Dense"}]', set()),
         ('[{"path": "../diary"}]', set()),
+        ('[{"path": ".."}]', set()),
+        ('[{"path": "3_Linked"}]', set()),
+        ('[{"path": "4_Device"}]', set()),
         ("not json", set()),
     ],
 )
@@ -163,6 +166,9 @@ def test_sentence_transformers_keep_their_pooling(
     (tmp_path / "diary").mkdir()
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "3_Linked").symlink_to(tmp_path / "diary")
+    (source / "4_Device").mkdir()
+    (source / "4_Device" / "config.json").symlink_to("/dev/zero")
     (source / "modules.json").write_text(modules)
     remedies.save(unsmooth.apply(bert(source), "deescalate"), tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES | kept

@@ -404,12 +404,14 @@ def test_files_with_columns(bert, texts, tmp_path):
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "c.csv").write_text('a,b\n1,2,3\n"', encoding="utf-8")
     (tmp_path / "d.csv").write_text("", encoding="utf-8")
+    (tmp_path / "e.csv").write_text("," * 1_000_000, encoding="utf-8")
     for name, column, message in (
         ("a.csv", None, "a column of texts or images"),
         ("a.txt", "review", "a table or a .jsonl file"),
         ("b.csv", None, "a readable table at b.csv"),
         ("c.csv", None, "a readable table at c.csv"),
         ("d.csv", None, "a readable table at d.csv"),
+        ("e.csv", None, "a table of at most 10,000 columns at e.csv but got one of 1,000,001"),
     ):
         with pytest.raises(UnsmoothError, match=message):
             unsmooth.scan(bert, tmp_path / name, column=column, progress=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import unsmooth
 from unsmooth.errors import UnsmoothError
 from unsmooth.networks import Decoder, DecoderConfig, ViT, ViTConfig
-from unsmooth.training.ensemble import Batches, Ensemble, warm_cosine
+from unsmooth.training.ensemble import Alone, Batches, Ensemble, warm_cosine
 
 STEPS, BATCH, WARMUP = 6, 8, 2
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
@@ -93,6 +93,33 @@ def check(networks: list[nn.Module], inputs: Tensor, labels: Tensor) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_members_are_networks_trained_alone(family: str) -> None:
     check(vits(*FAMILIES[family]), IMAGES.double(), LABELS)
+
+
+@pytest.mark.parametrize("remedies", [{}, {"sharpen": {"basis": "gram"}}, {"smooth": {"basis": "general"}}])
+def test_a_network_by_itself(remedies: Mapping[str, Mapping[str, Any]]) -> None:
+    network = vits("pre", remedies)[0]
+    alone, chosen = Alone(network, dtype=torch.float64), ORDER_SMB[:, :1]
+    with alone.restored():
+        alone.train(lambda at: (IMAGES.double()[chosen[at[0]]], LABELS[chosen[at[0]]]), RATES_SM[:, :1] * 10)
+    losses, _ = alone.train(lambda at: (IMAGES.double()[chosen[at[0]]], LABELS[chosen[at[0]]]), RATES_SM[:, :1])
+    wanted, _, trained = trained_alone(network, 0, IMAGES.double(), LABELS)
+    assert (losses[:, 0] - wanted).abs().max() < 1e-9
+    for name, parameter in trained.named_parameters():
+        assert (alone.member(0)[name] - parameter).abs().max() < 1e-9, name
+
+
+def test_rates_of_parameters() -> None:
+    batches = batches_of(IMAGES.double(), LABELS)
+    still, slow, plain = (Ensemble(vits("post", {}), [0, 1, 0], dtype=torch.float64) for _ in range(3))
+    still.scale_rates({name: float(name.startswith("head")) for name in still.names})
+    slow.scale_rates(dict.fromkeys(slow.names, 0.5))
+    before = still.member(1)
+    still.train(batches, RATES_SM)
+    moved = {name for name, value in still.member(1).items() if not torch.equal(value, before[name])}
+    assert moved == {"head.weight", "head.bias"}
+    slow.train(batches, RATES_SM)
+    plain.train(batches, RATES_SM / 2)
+    assert (slow.weights - plain.weights).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -9,12 +9,13 @@ from unsmooth.models.quiet import quiet
 
 # Bytes of a file beside the weights; the largest vocabularies have a fourth of it.
 _LARGEST = 1 << 27
+_OBJECTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 
 
 def find_tokenizer(name: str, **options: Any) -> Any | None:
     """The tokenizer in a folder or the local cache, ready to pad; None where there is none."""
-    if any(path.stat().st_size > _LARGEST for path in Path(name).glob("*.json") if path.is_file()):
-        return None  # transformers would read all of it
+    if not all(_is_sane(path) for path in Path(name).glob("*.json") if path.is_file()):
+        return None
     # Left open, remote code is a question that transformers asks on the terminal.
     options = {"trust_remote_code": False} | options
     try:
@@ -30,6 +31,13 @@ def find_tokenizer(name: str, **options: Any) -> Any | None:
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _is_sane(file: Path) -> bool:
+    """Whether transformers, which reads all of it several times, may: an object, of a size that vocabularies have."""
+    with file.open("rb") as content:
+        start = content.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+    return file.stat().st_size <= _LARGEST and (start.startswith(b"{") or file.name not in _OBJECTS)
 
 
 def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:

@@ -353,11 +353,20 @@ def _copy_modules(file: Path, folder: Path) -> bool:
         paths = [str(module["path"]) for module in read_json(file, tuple[dict[str, Any], ...]) if module["path"]]
     except (OSError, ValueError, KeyError):
         return False
-    if not all(Path(path).name == path and (file.parent / path).is_dir() for path in paths):
+    if not all(_is_module(path, file.parent) for path in paths):
         return False
     for path in paths:
         shutil.copytree(file.parent / path, folder / path)
     return True
+
+
+def _is_module(path: str, home: Path) -> bool:
+    """Whether a module lies in a folder of its own, with nothing in it that leads out or is no file."""
+    folder = home / path
+    if path in ("", ".", "..") or Path(path).name != path or folder.is_symlink() or not folder.is_dir():
+        return False
+    # Links to files are how hubs' caches are made.
+    return all(one.is_file() or (one.is_dir() and not one.is_symlink()) for one in folder.rglob("*"))
 
 
 def _differing(model: nn.Module, plain: nn.Module) -> dict[str, Tensor]:

@@ -33,6 +33,7 @@ from unsmooth.scanning.rows import Rows, encoding_of, is_ids, is_row, rows_in, r
 
 TEXT_SUFFIXES = (".txt", ".md", ".jsonl")
 TABLE_SUFFIXES: Mapping[str, str] = {".csv": ",", ".tsv": "\t"}
+_MOST_COLUMNS = 10_000
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -104,12 +105,17 @@ def _open_path(path: Path, how: Preprocessing) -> Source:
 def _read_table(path: Path) -> list[Any]:
     import pandas
 
+    separator = TABLE_SUFFIXES[path.suffix.lower()]
     try:
         with open_file(path) as file:
-            for _ in lines_of(file, path):  # none is too long
-                pass
+            for line in lines_of(file, path):  # none is too long
+                if (columns := line.count(separator.encode())) > _MOST_COLUMNS:
+                    problem = f"one of {columns + 1:,}"
+                    raise expected(
+                        f"a table of at most {_MOST_COLUMNS:,} columns at {path.name}", problem, "its text alone"
+                    )
             file.seek(0)
-            return list(pandas.read_csv(file, sep=TABLE_SUFFIXES[path.suffix.lower()]).to_dict("records"))
+            return list(pandas.read_csv(file, sep=separator).to_dict("records"))
     except UnsmoothError:
         raise
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -80,8 +80,14 @@ class Ensemble:
             torch.full((size,), float(named[name].ndim > 1)) for name, size in zip(self.names, sizes, strict=True)
         ]
         self.decays = torch.cat(decays).to(self.weights)
+        self.rates: Tensor | None = None
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self._spread = self._adapt()
+
+    def scale_rates(self, by: Mapping[str, float]) -> None:
+        """Multiply the learning rates of parameters, by their names; of all of them."""
+        parts = [leaf.new_full((leaf.numel() // self.size,), by[name]) for name, leaf in self.leaves.items()]
+        self.rates = torch.cat(parts)
 
     def _adapt(self) -> dict[str, Callable[[Tensor, int], Tensor]]:
         """Have modules know the members; of the other parameters, how each is spread over the samples of a batch."""
@@ -126,8 +132,11 @@ class Ensemble:
 
     def gradients(self, losses: Tensor) -> Tensor:
         """Of each member's loss to its own weights, (members, P)."""
-        found = torch.autograd.grad(losses.sum(), [self.leaves[name] for name in self.names])
-        return torch.cat([one.flatten(1) for one in found], dim=1)
+        return self.flat(torch.autograd.grad(losses.sum(), list(self.leaves.values())))
+
+    def flat(self, gradients: Iterable[Tensor]) -> Tensor:
+        """What belongs to the leaves, in one row (members, P) each."""
+        return torch.cat([one.reshape(self.size, -1) for one in gradients], dim=1)
 
     def member(self, place: int) -> dict[str, Tensor]:
         """The parameters of one member, by name, as its network would have them."""
@@ -136,7 +145,7 @@ class Ensemble:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Afterwards weights and optimisers are again what they were."""
-        state = (self.weights, self.mean, self.square)
+        state = (self.weights, self.mean, self.square, *self.network.buffers())
         kept = [one.clone() for one in state]
         try:
             yield
@@ -208,6 +217,57 @@ class Ensemble:
         return graph.replay
 
 
+class Alone(Ensemble):
+    """One network by itself, whatever its remedies keep, in the place of an ensemble.
+
+    Its parameters are views of the row of weights. It is a network like any other: switch it to evaluation before it is
+    looked at, and back.
+
+    Args:
+        network: It is left as it is.
+        device: Where it is trained.
+        dtype: In what.
+    """
+
+    def __init__(
+        self, network: nn.Module, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.size = 1
+        self.network = deepcopy(network).to(device=device, dtype=dtype).train()
+        named = dict(self.network.named_parameters())
+        self.names = sorted(named, key=lambda name: named[name].numel() % 4 > 0)
+        self.leaves = {name: named[name] for name in self.names}
+        self.weights = self.flat(leaf.detach() for leaf in self.leaves.values())
+        parts = torch.split(self.weights[0], [leaf.numel() for leaf in self.leaves.values()])
+        for leaf, part in zip(self.leaves.values(), parts, strict=True):
+            leaf.data = part.view(leaf.shape)
+        decays = [
+            part.new_full(part.shape, float(leaf.ndim > 1))
+            for leaf, part in zip(self.leaves.values(), parts, strict=True)
+        ]
+        self.decays = torch.cat(decays)
+        self.rates = None
+        self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Logits (1, batch, ...) of inputs (1, batch, ...)."""
+        out = self.network(inputs[0])
+        logits: Tensor = out[0] if isinstance(out, tuple) else out
+        return logits[None]
+
+    def member(self, place: int) -> dict[str, Tensor]:
+        """The parameters, by name."""
+        return {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Afterwards weights and optimiser are again what they were, and so is what remedies know of them."""
+        with super().restored():
+            yield
+        self.network.eval()
+        self.network.train()
+
+
 class _Step:
     """One step of all members; nothing in it waits for the device."""
 
@@ -243,7 +303,11 @@ class _Step:
         torch.sqrt(ensemble.square, out=gradients)
         gradients.div_(second_correction).add_(_EPS)
         torch.div(ensemble.mean, gradients, out=gradients)
-        ensemble.weights.mul_(1 - rate_M1 * self.weight_decay * ensemble.decays)
+        decays = ensemble.decays
+        if ensemble.rates is not None:
+            gradients.mul_(ensemble.rates)
+            decays = decays * ensemble.rates
+        ensemble.weights.mul_(1 - rate_M1 * self.weight_decay * decays)
         ensemble.weights.addcmul_(gradients, rate_M1 / first_correction, value=-1)
 
 
@@ -276,7 +340,7 @@ def _layer_norm(module: nn.LayerNorm, members: int, x: Tensor) -> Tensor:
 def _embedded(module: TextNetwork, members: int, input_ids: Tensor) -> Tensor:
     table_MVD = module.tokens.weight
     own_M1 = torch.arange(members, device=input_ids.device)[:, None] * table_MVD.shape[1]
-    rows = (input_ids.view(members, -1) + own_M1).view(input_ids.shape)
+    rows = (input_ids.reshape(members, -1) + own_M1).view(input_ids.shape)
     return F.embedding(rows, table_MVD.flatten(0, 1)) * module.embedding_scale
 
 

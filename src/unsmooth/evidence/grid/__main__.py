@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.grid.images import pictures
 from unsmooth.evidence.grid.judging import table, twins_of
 from unsmooth.evidence.grid.piece import file_of, missing, operations, read_piece, run_piece, speed
 from unsmooth.evidence.grid.registration import Piece, Registration, registered
+from unsmooth.evidence.grid.verdicts import verdicts
 from unsmooth.evidence.written import write_json
 
 
@@ -27,10 +28,11 @@ def main(words: list[str] | None = None) -> int:
         registration = registered(given.registration)
         folder = given.runs / registration.name
         if given.verb == "pack":
-            print(pictures(given.data, registration.data).write(given.out))
+            print(pictures(given.data, registration.data).write(given.out or Path("grid.npz")))
             return 0
         if given.verb == "table":
-            print(write_json(given.out, table(registration, folder)))
+            out = given.out or Path("evidence") / registration.name / "results.json"
+            print(write_json(out, {**table(registration, folder), **verdicts(registration, folder)}))
             return 0
         pieces = _chosen(registration, given)
         if given.verb == "plan":
@@ -47,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("registration", help="a name, or a JSON file")
     parser.add_argument("--runs", type=Path, default=Path("runs/grid"), help="folder of results")
     parser.add_argument("--data", type=Path, default=Path("data/cifar100"), help="data folder, or a file of `pack`")
-    parser.add_argument("--out", type=Path, default=Path("grid.npz"), help="what `table` and `pack` write")
+    parser.add_argument("--out", type=Path, help="what `table` and `pack` write; evidence/NAME/results.json, grid.npz")
     parser.add_argument("--pieces", nargs="*", default=[], help="only those whose names begin so, such as post-24")
     parser.add_argument(
         "--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other"
@@ -82,6 +84,12 @@ def _plan(registration: Registration, folder: Path, pieces: list[Piece], device:
 
 
 def _run(registration: Registration, folder: Path, pieces: list[Piece], given: argparse.Namespace) -> int:
+    if registration.after is not None:
+        before = registered(registration.after)
+        said = verdicts(before, given.runs / before.name).get("go", "not run in full")
+        if said != "go on":
+            hint = f"`python -m unsmooth.evidence.grid run {before.name}` first"
+            raise expected(f"that {before.name} says to go on with {registration.name}", said, hint)
     end = None if given.minutes is None else time.monotonic() + 60 * given.minutes
     done = []
     for piece in pieces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from unsmooth.errors import expected
 from unsmooth.evidence.grid.registration import Data
 from unsmooth.training.data.images import Images, read_cifar
+from unsmooth.training.ensemble import Batches
 
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 # The shuffle is part of what is registered.
@@ -49,11 +51,46 @@ class Pictures:
         chosen: Tensor = getattr(self, f"{split}_images").to(device).to(dtype)
         return (chosen - mean.to(chosen)) / deviation.view(3, 1, 1).to(chosen)
 
+    @property
+    def side(self) -> int:
+        """Of an image."""
+        return self.train_images.shape[-1]
+
+    def probe(self, count: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        """Test images that are looked at, in double precision, and their labels."""
+        return self.normalised("test", device, torch.float64)[:count], self.test_labels[:count].to(device)
+
+    def batches(self, seeds: Sequence[int], steps: int, batch: int, device: torch.device | str) -> Batches:
+        """Batches of members, each in the order of its seed."""
+        images, labels = self.normalised("train", device, torch.float32), self.train_labels.to(device)
+        orders = {seed: _order(seed, len(labels), steps * batch) for seed in seeds}
+        rows = torch.stack([orders[seed] for seed in seeds], dim=1)
+        order_SMB = torch.unflatten(rows, 0, (-1, batch)).transpose(1, 2).contiguous().to(device)
+
+        def chosen(at: Tensor) -> tuple[Tensor, Tensor]:
+            chosen_MB = order_SMB.index_select(0, at)[0]
+            picked = images.index_select(0, chosen_MB.flatten())
+            wanted = labels.index_select(0, chosen_MB.flatten())
+            return torch.unflatten(picked, 0, chosen_MB.shape), wanted.view(chosen_MB.shape)
+
+        return chosen
+
+    def tests(self, at_a_time: int, device: torch.device | str) -> Iterator[tuple[Tensor, Tensor]]:
+        """All test images with their labels, some at a time."""
+        inputs, labels = self.normalised("test", device, torch.float32), self.test_labels.to(device)
+        yield from zip(torch.split(inputs, at_a_time), torch.split(labels, at_a_time), strict=True)
+
     def write(self, path: Path) -> Path:
         """As one file, for machines that have no data folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         numpy.savez(path, classes=self.classes, **{name: getattr(self, name).numpy() for name in _ARRAYS})
         return path
+
+
+def _order(seed: int, images: int, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    epochs = -(-count // images)
+    return torch.cat([torch.randperm(images, generator=generator) for _ in range(epochs)])[:count]
 
 
 @cache

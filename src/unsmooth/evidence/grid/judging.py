@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from unsmooth.evidence.grid.registration import Piece, Registration
 
 # The configuration that every skill is measured against, at the same width and gain.
 TWIN, TWIN_DEPTH = "pre", 6
-_COLUMNS = ("gain", "rate", "seed", "steps", "last", "test", "norm_first", "norm_median", "clipped")
+_COLUMNS = ("gain", "rate", "seed", "steps", "last", "test", "test_loss", "norm_first", "norm_median", "clipped")
 _INSIDE = ("change", "logits", "loss", "log_tdiv", "log_tdiv_patches", "inputs")
 
 
@@ -46,6 +48,7 @@ def configurations(registration: Registration, folder: Path) -> Iterator[dict[st
             row |= {"rate": best_rate(losses), "loss": losses[best_rate(losses)]}
             row |= {"losses": {f"{rate:g}": loss for rate, loss in losses.items()}}
             row |= {"start": _start(starts[gain, registration.seeds[0]])}
+            row |= {"change": _change(found["members"], gain)}
             if gain not in twins:
                 yield {**row, "skill": None, "outcome": "no twin"}
                 continue
@@ -81,14 +84,24 @@ def _judged(registration: Registration, row: Mapping[str, Any]) -> str:
 def _start(row: Mapping[str, Any]) -> dict[str, Any]:
     """The state of the last layer at the start, in double precision, and how far norms grow."""
     seen = row["float64"]
-    return {
-        "log_tdiv": seen["log_tdiv"][-1],
-        "cosine": seen["cosine"][-1],
-        "inputs": seen["inputs"][-1],
-        "growth": seen["norm"][-1] / seen["norm"][0],
-        "gradient_ratio": seen["gradient"][1] / max(seen["gradient"][-1], 1e-300),
-        "gradient_norm": seen["gradient_norm"],
-    }
+    found = {"gradient_norm": seen["gradient_norm"]}
+    if "norm" in seen:
+        found |= {
+            "log_tdiv": seen["log_tdiv"][-1],
+            "cosine": seen["cosine"][-1],
+            "inputs": seen["inputs"][-1],
+            "growth": seen["norm"][-1] / seen["norm"][0],
+            "gradient_ratio": seen["gradient"][1] / max(seen["gradient"][-1], 1e-300),
+        }
+    return found
+
+
+def _change(rows: Sequence[Mapping[str, Any]], gain: float | str) -> float | None:
+    """How far the output moves in one step at the rate nearest to 1e-3, in the median over seeds."""
+    same = [row for row in rows if row["gain"] == gain]
+    rate = min((row["rate"] for row in same), key=lambda one: abs(math.log(one / 1e-3)))
+    moved = [row["after1"]["change"] for row in same if row["rate"] == rate and row["after1"]["change"] is not None]
+    return statistics.median(moved) if moved else None
 
 
 def table(registration: Registration, folder: Path) -> dict[str, Any]:
@@ -105,8 +118,8 @@ def table(registration: Registration, folder: Path) -> dict[str, Any]:
     for piece in registration.all_pieces():
         found = read_piece(file_of(folder, piece), registration)
         for row in found["members"] if found else ():
-            inside = [_last(row[when][name]) for when in ("after1", "after3", "end") for name in _INSIDE]
-            rows.append([piece.family, piece.depth, piece.width, *(row[name] for name in _COLUMNS), *inside])
+            inside = [_last(row[when].get(name)) for when in ("after1", "after3", "end") for name in _INSIDE]
+            rows.append([piece.family, piece.depth, piece.width, *(row.get(name) for name in _COLUMNS), *inside])
         if found:
             made[piece.name] = found["made"]
     return {

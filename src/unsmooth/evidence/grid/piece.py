@@ -13,22 +13,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.errors import expected
+from unsmooth.evidence.grid.characters import Characters, characters
 from unsmooth.evidence.grid.images import Pictures, pictures
-from unsmooth.evidence.grid.observing import observe
+from unsmooth.evidence.grid.observing import attention_of, observe, spectra_of
 from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registration
 from unsmooth.evidence.provenance import made
 from unsmooth.files import finite, write_whole
-from unsmooth.training.ensemble import Ensemble, warm_cosine
+from unsmooth.training.ensemble import Alone, Ensemble, warm_cosine
 
 FORMAT = 1
 # Test images that are looked at inside, and those of a member that pass at a time when it is tested.
 PROBE, TESTED = 64, 200
+# Of those, the ones whose attention maps are looked at.
+MAPS = 8
 # The steps at the full rate after which members are looked at.
 AFTER = (1, 3)
 # Numbers that a loss curve is told in, and the steps at its end over which the loss is taken.
 CURVE, LAST = 25, 25
+# What is noted of the last layer and the others after some steps, where there are layers.
+NOTED = ("log_tdiv", "log_tdiv_patches", "inputs")
 _DIGITS = 5
 # Floating-point operations in a second, where nothing has been run yet.
 _SPEED: Mapping[str, float] = {"cuda": 1.5e13, "cpu": 1.5e10}
@@ -70,33 +76,58 @@ def run_piece(
     Raises:
         UnsmoothError: Another registration made what is in the file, or the images are not those registered.
     """
-    images = pictures(source, registration.data)
+    samples = sample_source(source, registration)
     path = file_of(folder, piece)
     found = read_piece(path, registration) or {"starts": [], "members": []}
     networks: dict[tuple[float | str, int], nn.Module] = {}
+
+    def network_of(start_of: tuple[float | str, int]) -> nn.Module:
+        if start_of not in networks:
+            networks[start_of] = registration.network(piece, *start_of, samples.classes, samples.side)
+        return networks[start_of]
+
+    there = torch.device(device)
+    known = {(row["gain"], row["seed"]) for row in found["starts"]}
+    if looked_at := [start for start in registration.starts() if start not in known]:
+        found["starts"] += _observed_starts(
+            registration, piece, {start: network_of(start) for start in looked_at}, samples, there
+        )
+        found["made"] = {**made(there), "device": device}
+        _write(path, piece, registration, found)
+        tell(f"{piece.name}: {len(looked_at)} networks looked at")
     while wanted := missing(registration, found["members"], twins or {}):
-        for group in _groups(wanted, at_a_time or fitting(registration, piece, device)):
+        for group in _groups(wanted, _side_by_side(registration, piece, device, at_a_time)):
             start = time.monotonic()
             work = sum(operations(registration, piece, member) for member in group)
-            seconds = work / speed(found, device)
+            seconds = work / speed(found if "seconds" in found.get("made", {}) else newest(folder), device)
             if until is not None and start + seconds > until:
                 tell(f"{piece.name}: {len(wanted)} members left, for want of {seconds:.0f} s")
                 return False
-            for start_of in {(member.gain, member.seed) for member in group} - set(networks):
-                side = images.train_images.shape[-1]
-                networks[start_of] = registration.network(piece, *start_of, images.classes, side)
-            _run(found, networks, registration, images, group, torch.device(device), tell)
+            _run(found, network_of, registration, piece, samples, group, there, tell)
             taken = time.monotonic() - start
+            before = found.get("made", {}).get("all_seconds", 0.0)
             found["made"] = {
-                **made(torch.device(device)),
+                **made(there),
                 "device": device,
                 "operations": work,
                 "seconds": round(taken, 2),
+                "all_seconds": round(before + taken, 2),
             }
             _write(path, piece, registration, found)
             about = f"{len(group)} members of {group[0].steps} steps in {taken:.1f} s"
             tell(f"{piece.name}: {about} ({work / taken:.2g} operations a second)")
     return True
+
+
+def sample_source(source: Path, registration: Registration) -> Pictures | Characters:
+    """Images, or a text, of a registration."""
+    return (pictures if registration.data.length is None else characters)(source, registration.data)
+
+
+def _side_by_side(registration: Registration, piece: Piece, device: str, at_a_time: int | None) -> int:
+    if registration.families[piece.family].alone:
+        return 1
+    return at_a_time or fitting(registration, piece, device)
 
 
 def file_of(folder: Path, piece: Piece) -> Path:
@@ -142,7 +173,7 @@ def missing(
     if base:
         return base
     wanted: list[Member] = []
-    for gain in registration.gains:
+    for gain in registration.gains if registration.training.steps else ():
         steps, losses = registration.training.steps, median_losses(registration, rows, gain)
         rate = best_rate(losses)
         more, around = next_rate(registration, losses), neighbours(registration, rate)
@@ -165,18 +196,13 @@ def median_losses(
     steps, found = registration.training.steps * longer, dict[float, list[float]]()
     for row in rows:
         if row["gain"] == gain and row["steps"] == steps and row["seed"] in registration.seeds:
-            found.setdefault(row["rate"], []).append(chance(registration) if row["last"] is None else row["last"])
+            found.setdefault(row["rate"], []).append(registration.data.chance if row["last"] is None else row["last"])
     return {rate: statistics.median(losses) for rate, losses in sorted(found.items())}
-
-
-def chance(registration: Registration) -> float:
-    """The entropy of the labels, H₀: images are even over the classes."""
-    return float(torch.tensor(float(registration.data.name.removeprefix("cifar"))).log())
 
 
 def skill(loss: float, twin: float, registration: Registration) -> float:
     """S = (H₀ − L)/(H₀ − L₆)."""
-    return (chance(registration) - loss) / (chance(registration) - twin)
+    return (registration.data.chance - loss) / (registration.data.chance - twin)
 
 
 def best_rate(losses: Mapping[float, float]) -> float:
@@ -208,16 +234,23 @@ def operations(registration: Registration, piece: Piece, member: Member) -> floa
     """Floating-point operations of a training: forward and backward, matrices and attention."""
     tokens, width = registration.tokens(), piece.width
     forward = 2 * (4 + 2 * HIDDEN) * tokens * width**2 + 4 * tokens**2 * width
-    return 3.0 * forward * piece.depth * registration.training.batch * member.steps
+    return 3.0 * forward * max(0.1, piece.depth) * registration.training.batch * member.steps
 
 
 def speed(found: Mapping[str, Any], device: str) -> float:
     """Operations in a second: those of the last run of the piece on such a device, or what is usual."""
     last = found.get("made") or {}
     kind = torch.device(device).type
-    if str(last.get("device", "")).startswith(kind):
+    if "seconds" in last and str(last["device"]).startswith(kind):
         return float(last["operations"]) / max(1e-3, float(last["seconds"]))
     return _SPEED.get(kind, _SPEED["cpu"])
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """The piece that was written last, whoever wrote it; empty where there is none."""
+    paths = sorted(folder.glob("*.json.gz"), key=lambda path: path.stat().st_mtime)
+    found: dict[str, Any] = json.loads(gzip.decompress(paths[-1].read_bytes())) if paths else {}
+    return found
 
 
 def fitting(registration: Registration, piece: Piece, device: str) -> int:
@@ -228,7 +261,7 @@ def fitting(registration: Registration, piece: Piece, device: str) -> int:
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
         room = 0.85 * torch.cuda.mem_get_info(device)[0]
-    return max(1, int(room / (piece.depth * _KEPT * stream + weights)))
+    return max(1, int(room / (max(1, piece.depth) * _KEPT * stream + weights)))
 
 
 def _groups(wanted: Sequence[Member], at_a_time: int) -> list[list[Member]]:
@@ -244,24 +277,30 @@ def _groups(wanted: Sequence[Member], at_a_time: int) -> list[list[Member]]:
 
 def _run(
     found: dict[str, Any],
-    networks: Mapping[tuple[float | str, int], nn.Module],
+    network_of: Callable[[tuple[float | str, int]], nn.Module],
     registration: Registration,
-    images: Pictures,
+    piece: Piece,
+    samples: Pictures | Characters,
     group: Sequence[Member],
     device: torch.device,
     tell: Tell,
 ) -> None:
     """Train a group, and put what is known of it into `found`."""
+    family, settings = registration.families[piece.family], registration.training
     starts = list(dict.fromkeys((member.gain, member.seed) for member in group))
     known = {(row["gain"], row["seed"]) for row in found["starts"]}
-    probe = images.normalised("test", device, torch.float64)[:PROBE], images.test_labels[:PROBE].to(device)
-    found["starts"] += _observed_starts({one: networks[one] for one in starts if one not in known}, probe, device)
+    unknown = {one: network_of(one) for one in starts if one not in known}
+    found["starts"] += _observed_starts(registration, piece, unknown, samples, device)
     places = [starts.index((member.gain, member.seed)) for member in group]
-    ensemble = Ensemble([networks[one] for one in starts], places, device)
+    networks = [network_of(one) for one in starts]
+    ensemble = Alone(networks[0], device) if family.alone else Ensemble(networks, places, device)
+    if family.knobs is not None:
+        ensemble.scale_rates(family.knobs.rates(ensemble.names, piece.depth))
     rows: list[dict[str, Any]] = [asdict(member) for member in group]
-    batches = _Batches(images, group, registration.training.batch, device)
-    inputs, labels = probe[0].float(), probe[1]
-    rates, settings = torch.tensor([member.rate for member in group], dtype=torch.float64), registration.training
+    batches = samples.batches([member.seed for member in group], group[0].steps, settings.batch, device)
+    inputs, labels = samples.probe(PROBE, device)
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    rates = torch.tensor([member.rate for member in group], dtype=torch.float64)
     options: dict[str, Any] = {"weight_decay": settings.weight_decay, "clip": settings.clip}
     before = observe(ensemble, inputs, labels)
     with ensemble.restored():
@@ -272,7 +311,7 @@ def _run(
     warm = warm_cosine(group[0].steps, settings.warmup, rates.tolist())
     losses, norms = ensemble.train(batches, warm, **options, tell=tell)
     _note(rows, "end", observe(ensemble, inputs, labels), before)
-    tested = _tested(ensemble, images, device)
+    tested = _tested(ensemble, samples, device)
     curve = torch.unflatten(losses, 0, (CURVE, -1)).mean(dim=1) if len(losses) % CURVE == 0 else losses
     for place, row in enumerate(rows):
         row |= {
@@ -281,46 +320,37 @@ def _run(
             "norm_first": numbers(norms[0, place]),
             "norm_median": numbers(norms[:, place].nanmedian()),
             "clipped": float((norms[:, place] > settings.clip).double().mean()),
-            "test": numbers(tested[place]),
+            **{name: numbers(values[place]) for name, values in tested.items()},
         }
+        if "spectra" in (registration.look or ()):
+            row["spectra"] = spectra_of(networks[places[place]], ensemble.member(place))
     found["members"] += rows
 
 
-class _Batches:
-    """Batches of the members, each in the order of its seed."""
-
-    def __init__(self, images: Pictures, group: Sequence[Member], batch: int, device: torch.device) -> None:
-        self.images = images.normalised("train", device, torch.float32)
-        self.labels = images.train_labels.to(device)
-        by_seed = {member.seed: self._order(member.seed, len(self.labels), member.steps * batch) for member in group}
-        rows = torch.stack([by_seed[member.seed] for member in group], dim=1)
-        self.order_SMB = torch.unflatten(rows, 0, (-1, batch)).transpose(1, 2).contiguous().to(device)
-
-    def __call__(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        chosen_MB = self.order_SMB.index_select(0, at)[0]
-        picked = self.images.index_select(0, chosen_MB.flatten())
-        return torch.unflatten(picked, 0, chosen_MB.shape), self.labels.index_select(0, chosen_MB.flatten()).view(
-            chosen_MB.shape
-        )
-
-    @staticmethod
-    def _order(seed: int, images: int, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        epochs = -(-count // images)
-        return torch.cat([torch.randperm(images, generator=generator) for _ in range(epochs)])[:count]
-
-
 def _observed_starts(
-    networks: Mapping[tuple[float | str, int], nn.Module], probe: tuple[Tensor, Tensor], device: torch.device
+    registration: Registration,
+    piece: Piece,
+    networks: Mapping[tuple[float | str, int], nn.Module],
+    samples: Pictures | Characters,
+    device: torch.device,
 ) -> list[dict[str, Any]]:
     """Of every network that is started from: layers, forward and backward, in double and in single precision."""
     rows: list[dict[str, Any]] = [{"gain": gain, "seed": seed} for gain, seed in networks]
-    for dtype in (torch.float64, torch.float32) if rows else ():
-        ensemble = Ensemble(list(networks.values()), device=device, dtype=dtype)
-        seen = observe(ensemble, probe[0].to(dtype), probe[1], gradients=True)
-        seen["logits"] = seen["logits"].square().mean(dim=(1, 2)).sqrt()
-        for place, row in enumerate(rows):
-            row[str(dtype).removeprefix("torch.")] = {name: numbers(values[place]) for name, values in seen.items()}
+    inputs, labels = samples.probe(PROBE, device)
+    alone, trained = registration.families[piece.family].alone, registration.training.steps > 0
+    for dtype in (torch.float64, torch.float32)[: 2 if trained else 1] if rows else ():
+        given = inputs.to(dtype) if inputs.is_floating_point() else inputs
+        place = 0
+        for some in [[one] for one in networks.values()] if alone else [list(networks.values())]:
+            ensemble = Alone(some[0], device, dtype) if alone else Ensemble(some, device=device, dtype=dtype)
+            seen = observe(ensemble, given, labels, gradients=trained)
+            if "attention" in (registration.look or ()):
+                seen |= attention_of(ensemble, given[:MAPS])
+            seen["logits"] = seen["logits"].square().mean(dim=(1, 2)).sqrt()
+            for each in range(ensemble.size):
+                row = {name: numbers(values[each]) for name, values in seen.items()}
+                rows[place][str(dtype).removeprefix("torch.")] = row
+                place += 1
     return rows
 
 
@@ -333,19 +363,24 @@ def _note(rows: list[dict[str, Any]], when: str, seen: Mapping[str, Tensor], bef
             "change": numbers(change[place]),
             "logits": numbers(size[place]),
             "loss": numbers(seen["loss"][place]),
-            **{name: numbers(seen[name][place]) for name in ("log_tdiv", "log_tdiv_patches", "inputs")},
+            **{name: numbers(seen[name][place]) for name in NOTED if name in seen},
         }
 
 
 @torch.no_grad()
-def _tested(ensemble: Ensemble, images: Pictures, device: torch.device) -> Tensor:
-    """Accuracy of each member on the test images."""
-    inputs, labels = images.normalised("test", device, torch.float32), images.test_labels.to(device)
-    right = torch.zeros(ensemble.size, device=device)
-    for some, wanted in zip(torch.split(inputs, TESTED), torch.split(labels, TESTED), strict=True):
-        chosen = ensemble(some.expand(ensemble.size, *some.shape)).argmax(dim=-1)
-        right += (chosen == wanted).sum(dim=1)
-    return right / len(labels)
+def _tested(ensemble: Ensemble, samples: Pictures | Characters, device: torch.device) -> dict[str, Tensor]:
+    """Accuracy and loss of each member on what is kept for tests."""
+    right, lost, count = torch.zeros(ensemble.size, device=device), torch.zeros(ensemble.size, device=device), 0
+    ensemble.network.eval()
+    for some, wanted in samples.tests(TESTED, device):
+        logits = ensemble(some.expand(ensemble.size, *some.shape))
+        every = wanted.expand(ensemble.size, *wanted.shape)
+        right += (logits.argmax(dim=-1) == every).flatten(1).sum(dim=1)
+        each = F.cross_entropy(logits.flatten(0, -2), every.flatten(), reduction="none")
+        lost += each.view(ensemble.size, -1).sum(dim=1)
+        count += wanted.numel()
+    ensemble.network.train()
+    return {"test": right / count, "test_loss": lost / count}
 
 
 def _member(row: Mapping[str, Any]) -> Member:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import unsmooth
 from unsmooth.errors import expected, unknown_name
+from unsmooth.evidence.grid.knobs import Knobs
 from unsmooth.files import read_json
-from unsmooth.networks import ViT, ViTConfig
+from unsmooth.networks import Decoder, DecoderConfig, ViT, ViTConfig
 from unsmooth.schema import parse
 
 HOME = Path(__file__).parent / "registrations"
@@ -24,19 +27,32 @@ HEAD, HIDDEN = 16, 4
 
 @dataclass(frozen=True)
 class Data:
-    """Images that are trained on and tested on: so many of each split, evenly over the classes.
+    """What is trained on and tested on: images, so many of each split, evenly over the classes; or a text.
 
     Attributes:
-        name: Of the data set.
-        train: Images to train on.
-        test: Images to test on.
-        digest: Of their pixels and labels, in order.
+        name: Of the data set: "cifar100", or the name of a text.
+        train: Images, or characters, to train on.
+        test: Images, or characters, to test on.
+        digest: Of pixels and labels, or characters, in order.
+        length: Characters in a sample; None for images.
+        classes: Different characters; None for images, whose names say it.
     """
 
     name: str
     train: int
     test: int
     digest: str
+    length: int | None = None
+    classes: int | None = None
+
+    @property
+    def chance(self) -> float:
+        """The cross-entropy of who knows nothing, H₀: classes are equally frequent.
+
+        >>> round(Data("cifar100", 20000, 2000, "").chance, 3)
+        4.605
+        """
+        return math.log(self.classes or int(self.name.removeprefix("cifar")))
 
 
 @dataclass(frozen=True)
@@ -60,10 +76,19 @@ class Training:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of network: where its norms stand, and its remedies with their options."""
+    """A kind of network: where its norms stand, its remedies with their options, and what else is set.
+
+    Attributes:
+        norm: As in `unsmooth.networks`; "none" for a linear map of the pixels, without any block.
+        remedies: Name to options.
+        knobs: What is set by hand, for studies of causes.
+        alone: Whether its members are trained one by one: its remedies have parameters that no ensemble can stack.
+    """
 
     norm: str
     remedies: Mapping[str, Mapping[str, Any]]
+    knobs: Knobs | None = None
+    alone: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -102,15 +127,48 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Two configurations that are compared over seeds, each at its own best rate; or two rows of them by depth.
+
+    Attributes:
+        first: Names of pieces; one, or several of rising depth.
+        second: As many.
+        gain: Of all of them.
+        measure: What is compared: "test" (accuracy) or "test_loss".
+        claim: What it decides together with the other contrasts of that name; None where it is told alone.
+        side: On which side of the margin it lies if the claim is right: "above" or "below".
+        margin: That first minus second is held against; of the slope over log2 of depth where there are several.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gain: float | str
+    measure: str = "test"
+    claim: str | None = None
+    side: str = "above"
+    margin: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """In words.
+
+        >>> Contrast(("post-12-64", "post-24-64"), ("pre-12-64", "pre-24-64"), "xavier").name
+        'test: post-12-64, post-24-64 minus pre-12-64, pre-24-64 at xavier, by doubling of depth'
+        """
+        by = ", by doubling of depth" if len(self.first) > 1 else ""
+        return f"{self.measure}: {', '.join(self.first)} minus {', '.join(self.second)} at {self.gain}{by}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Registration:
-    """A grid as it was registered.
+    """A grid as it was registered. What is None adds nothing to its digest, so that new fields change no old one.
 
     Attributes:
         name: Of the grid.
         question: What it is to answer.
         data: What is trained on.
-        patch: Side of a patch.
-        training: How.
+        patch: Side of a patch; None for text.
+        training: How; with 0 steps, networks are looked at as they start and nothing is trained.
         families: By name.
         pieces: Lists of families, depths and widths, all combinations of which are pieces, in order of importance.
         gains: Of the initial weights in the blocks.
@@ -122,12 +180,15 @@ class Registration:
         rules: How results are judged, in words; numbers of rules that code reads are in `limits`.
         limits: Of skill: above "trains" it trains, below "fails" it fails.
         budget: What it is to cost, in words.
+        contrasts: What is compared.
+        look: What else is looked at, and judged: "attention" at the start, "spectra" of H after training, "causes".
+        after: A registration whose verdict has to be "go on" before this one is run.
     """
 
     name: str
     question: str
     data: Data
-    patch: int
+    patch: int | None = None
     training: Training
     families: Mapping[str, Family]
     pieces: tuple[Mapping[str, Any], ...]
@@ -140,11 +201,14 @@ class Registration:
     rules: Mapping[str, str]
     limits: Mapping[str, float]
     budget: str
+    contrasts: tuple[Contrast, ...] | None = None
+    look: tuple[str, ...] | None = None
+    after: str | None = None
 
     @property
     def digest(self) -> str:
         """Of everything that is registered."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(_said(asdict(self)), sort_keys=True).encode()).hexdigest()[:16]
 
     def all_pieces(self) -> list[Piece]:
         """Every piece, in the order of the registration."""
@@ -162,34 +226,56 @@ class Registration:
         steps = self.training.steps
         return [Member(gain, rate, seed, steps) for gain in self.gains for rate in self.rates for seed in self.seeds]
 
-    def tokens(self, image: int = 32) -> int:
-        """Of one image, the class token among them."""
-        return (image // self.patch) ** 2 + 1
+    def starts(self) -> list[tuple[float | str, int]]:
+        """Gains and seeds of the networks that are looked at where nothing is trained."""
+        return [] if self.training.steps else [(gain, seed) for gain in self.gains for seed in self.seeds]
 
-    def network(self, piece: Piece, gain: float | str, seed: int, classes: int, image: int = 32) -> ViT:
+    def tokens(self, image: int = 32) -> int:
+        """Of one sample, the class token of an image among them."""
+        return self.data.length or (image // (self.patch or image)) ** 2 + 1
+
+    def network(self, piece: Piece, gain: float | str, seed: int, classes: int, image: int = 32) -> nn.Module:
         """A network as it starts: all but the blocks' matrices are the same whatever the gain."""
         family = self.families[piece.family]
-        config = ViTConfig(
-            depth=piece.depth,
-            dim=piece.width,
-            heads=max(1, piece.width // HEAD),
-            hidden=HIDDEN * piece.width,
-            norm=family.norm,
-            image=image,
-            patch=self.patch,
-            classes=classes,
-            init="xavier",
-        )
-        network = ViT(config, seed)
-        if not isinstance(gain, str):
+        network = self._plain(piece, family.norm, seed, classes, image)
+        if not isinstance(gain, str) and family.norm != "none":
             generator = torch.Generator().manual_seed(seed)
-            for parameter in network.stack.parameters():
+            for parameter in network.stack.parameters():  # type: ignore[union-attr]
                 if parameter.ndim > 1:
                     with torch.no_grad():
                         parameter.normal_(0.0, gain / piece.width**0.5, generator=generator)
         for name, options in family.remedies.items():
             unsmooth.apply(network, name, **options)
+        if family.knobs is not None:
+            family.knobs.turn(network)
         return network
+
+    def _plain(self, piece: Piece, norm: str, seed: int, classes: int, image: int) -> nn.Module:
+        """Without remedies, with Xavier's weights."""
+        shape: dict[str, Any] = {
+            "depth": piece.depth,
+            "dim": piece.width,
+            "heads": max(1, piece.width // HEAD),
+            "hidden": HIDDEN * piece.width,
+            "norm": norm,
+            "init": "xavier",
+        }
+        if norm == "none":
+            linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * image**2, classes))
+            for parameter in linear.parameters():
+                nn.init.zeros_(parameter)
+            return linear
+        if self.data.length is not None:
+            text = DecoderConfig(**shape, vocabulary=classes, length=self.data.length, positions="sinusoidal")
+            return Decoder(text, seed)
+        return ViT(ViTConfig(**shape, image=image, patch=self.patch or image, classes=classes), seed)
+
+
+def _said(values: Any) -> Any:
+    """Plain data without what is None in it."""
+    if isinstance(values, Mapping):
+        return {name: _said(value) for name, value in values.items() if value is not None}
+    return [_said(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def registered(name: str) -> Registration:
