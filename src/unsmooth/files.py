@@ -90,7 +90,7 @@ def open_image(path: Path) -> Image:
     Raises:
         UnsmoothError: There is no such file, or what is wrong with it.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with open_file(path) as file, Image.open(file, formats=_IMAGES) as image:
@@ -101,7 +101,7 @@ def open_image(path: Path) -> Image:
     except UnsmoothError:
         raise
     except Exception as error:  # of a broken image any may come
-        said = "no image" if isinstance(error, Image.UnidentifiedImageError) else " ".join(str(error).split())[:200]
+        said = "no image" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split())[:200]
         got = said or type(error).__name__
         raise expected(f"a whole image in {path}", got, "replacing that file") from None
 
