@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks.trained_models.explain import BATCH, BATCHES, LENGTH
 from benchmarks.trained_models.measure import load
 from benchmarks.trained_models.models import MODELS, TrainedModel
-from benchmarks.trained_models.more import MORE_MODELS
+from benchmarks.trained_models.more import LINEAGES, MORE_MODELS
 from benchmarks.trained_models.weights import fetch
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import CLAIMS, Bench, Specimen, run_claim
@@ -30,8 +30,6 @@ from unsmooth.evidence.scale import SCALES
 COMMAND = "python -m benchmarks.evidence_models"
 ABOUT_MODELS = ("similarity-not-inevitable", "theory-predicts-layers")
 OPTIONS = {"batch_size": BATCH, "max_length": LENGTH, "max_batches": BATCHES}
-# Two of the three were fine-tuned from the first.
-LINEAGES = dict.fromkeys(("rxnfp-BERT-pretrained", "rxnfp-BERT-finetuned", "rxnfp-BERT-finetuned-10k"), "rxnfp-BERT")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

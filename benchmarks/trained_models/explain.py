@@ -1,8 +1,9 @@
-"""Explain every trained model at hand, score the rules over all their layers, and redraw docs/explain.
+"""Explain every trained model at hand, score the tiers over their lineages, and measure what the ledger registered.
 
     python -m benchmarks.trained_models.explain [--only NAME] [--out docs/explain]
 
-A rule was chosen by looking at some of the models; its score on the others is the one that counts.
+What is measured of a model is saved before the next one is fetched; scores and page come from what is saved, so that
+another way of scoring needs no pass through a model. Models that others trained decide; ours are scored apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,91 +20,137 @@ from typing import Any
 import torch
 
 from benchmarks.trained_models.explain_page import page
-from benchmarks.trained_models.models import MODELS
-from benchmarks.trained_models.more import MORE_MODELS, every_model
-from unsmooth.explaining import Explanation, LayerFinding, RuleScore, explain, load_explanation
+from benchmarks.trained_models.models import MODELS, TrainedModel
+from benchmarks.trained_models.more import LINEAGES, MORE_MODELS, Entry, every_model
+from benchmarks.trained_models.registered import Curves, measure_curves, registered_rows
+from benchmarks.trained_models.skill import Model, skills_over
+from unsmooth import load
+from unsmooth.evidence.claims.of_trained_models import REGISTRATION
+from unsmooth.explaining import TIERS, Explanation, LayerFinding, explain, load_explanation
 from unsmooth.explaining.files import to_json
-from unsmooth.explaining.rules import RULES
-from unsmooth.explaining.score import score
-from unsmooth.files import finite, write_whole
+from unsmooth.files import finite, read_json, write_whole
+from unsmooth.models import demo, find_anatomy
+from unsmooth.scanning.inputs import preprocessing
+from unsmooth.scanning.opening import open_data
 
-# Models whose layers were looked at while the rules were made; the others are the test.
-LOOKED_AT = (*(model.name for model in MODELS), "Gemma-3-270M", "rxnfp-BERT-pretrained")
+# Models whose layers were looked at while the tiers were made; the others are the test.
+LOOKED_AT = tuple(model.name for model in MODELS)
+OURS = tuple(f"{demo.PREFIX}{name}" for name in demo.NAMES)
 BATCH, LENGTH, BATCHES = 4, 96, 4
 RESULT = Path("benchmarks/results/explain_models.json")
+REGISTERED_RESULT = Path("benchmarks/results/trained_models.json")
+CURVES = "curves.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explain what is asked for; the page follows once all models are there."""
+    """Measure what is asked for and is not saved; scores and page follow once all models are there."""
     options = _parser().parse_args(arguments)
-    for entry in every_model(options.weights, options.wheels, options.only):
-        folder = options.explained / entry.recipe.name
-        if options.only is None and (folder / "manifest.json").is_file():
-            continue
-        torch.manual_seed(0)
-        found = explain(
-            entry.model,
-            entry.data,
-            batch_size=BATCH,
-            max_length=LENGTH,
-            max_batches=BATCHES,
-            name=entry.recipe.name,
-            jacobian=options.norms,
-        )
-        found.save(folder)
-        print(found.sentence, flush=True)
-    names = [model.name for model in (*MODELS, *MORE_MODELS)]
-    missing = [name for name in names if not (options.explained / name / "manifest.json").is_file()]
+    names = [*(model.name for model in (*MODELS, *MORE_MODELS)), *OURS]
+    for name in options.only or names:
+        folder = _folder(options.explained, name)
+        if options.only is not None or not (folder / CURVES).is_file():
+            for entry in _entries(name, options):
+                measure(entry, folder, options.norms)
+    missing = [name for name in names if not (_folder(options.explained, name) / CURVES).is_file()]
     if missing:
         print(f"The page is left as it is, for want of {', '.join(missing)}.")
         return 0
-    explained = [load_explanation(options.explained / name) for name in names]
-    results = summarise(explained)
+    measured = [_read(_folder(options.explained, name)) for name in names]
+    results = summarise([found for found, _ in measured])
     write_whole(RESULT, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_whole(REGISTERED_RESULT, json.dumps(registered(measured), indent=1, allow_nan=False) + "\n")
     write_whole(options.out / "README.md", page(results))
     print(f"page: {options.out / 'README.md'}")
     return 0
 
 
+def measure(entry: Entry, folder: Path, norms: bool = False) -> None:
+    """Explain one model and save it; what the ledger asks beyond that beside it, last."""
+    torch.manual_seed(0)
+    found = explain(
+        entry.model,
+        entry.data,
+        batch_size=BATCH,
+        max_length=LENGTH,
+        max_batches=BATCHES,
+        name=entry.recipe.name,
+        jacobian=norms,
+        progress=False,
+    )
+    found.save(folder)
+    source = open_data(entry.data, preprocessing(entry.model, [find_anatomy(entry.model)], None, None, BATCH, LENGTH))
+    curves = measure_curves(entry.model, source, BATCHES)
+    write_whole(folder / CURVES, json.dumps(asdict(curves), indent=1, allow_nan=False))
+    print(found.sentence, flush=True)
+
+
+def _entries(name: str, options: argparse.Namespace) -> Iterator[Entry]:
+    if name not in OURS:
+        yield from every_model(options.weights, options.wheels, [name])
+        return
+    recipe = TrainedModel(name, (), (), "ViT trained here", reads="test images of CIFAR-100")
+    yield Entry(recipe, load(name), demo.batches(name, BATCH * BATCHES, BATCH))
+
+
+def _folder(explained: Path, name: str) -> Path:
+    return explained / name.replace(":", "-")
+
+
+def _read(folder: Path) -> tuple[Explanation, Curves]:
+    return load_explanation(folder), Curves(**read_json(folder / CURVES))
+
+
+def registered(measured: Sequence[tuple[Explanation, Curves]]) -> dict[str, Any]:
+    """What the ledger takes: a number by lineage for every registered claim."""
+    return finite(  # type: ignore[no-any-return]
+        {
+            "what": "The quantities of src/unsmooth/evidence/trained_models.json, measured",
+            "settings": {"batch": BATCH, "tokens": LENGTH, "batches": BATCHES},
+            "registered": REGISTRATION["registered"],
+            "claims": registered_rows(measured, LINEAGES, OURS),
+            "negative_norm_weights": {found.name: list(curves.negative) for found, curves in measured},
+            "versions": dict(measured[0][0].manifest["versions"]),
+        }
+    )
+
+
 def summarise(explained: Sequence[Explanation]) -> dict[str, Any]:
-    """Scores over all layers, over the models looked at and over the others, and every model's layers."""
-    groups = {
-        "all": explained,
-        "looked at": [one for one in explained if one.name in LOOKED_AT],
-        "held out": [one for one in explained if one.name not in LOOKED_AT],
-    }
+    """Skills over public lineages, over those nobody had looked at and over ours, and every model's layers."""
+    models = [
+        Model(
+            name=one.name,
+            lineage=LINEAGES.get(one.name, one.name),
+            ours=one.name in OURS,
+            measured=[math.nan if layer.logit_change is None else layer.logit_change for layer in one.layers],
+            predicted={tier: [layer.predicted.get(tier, math.nan) for layer in one.layers] for tier in TIERS},
+        )
+        for one in explained
+    ]
+    looked_at = {LINEAGES.get(name, name) for name in LOOKED_AT}
     return finite(  # type: ignore[no-any-return]
         {
             "what": (__doc__ or "").splitlines()[0],
             "settings": {"batch": BATCH, "tokens": LENGTH, "batches": BATCHES},
-            "rules": {name: rule.definition for name, rule in RULES.items()},
-            "scores": {
-                group: {name: asdict(found) for name in RULES if (found := pooled(name, members))}
-                for group, members in groups.items()
-            },
+            "tiers": {name: tier.knows for name, tier in TIERS.items()},
+            "skills": skills_over(models, looked_at),
             "models": [_model(one) for one in explained],
             "versions": dict(explained[0].manifest["versions"]),
         }
     )
 
 
-def pooled(rule: str, explained: Sequence[Explanation]) -> RuleScore | None:
-    """A rule's score over the layers of several models together."""
-    layers = [one for found in explained for one in found.layers if rule in one.predicted and one.measured is not None]
-    definition = RULES[rule].definition
-    return score(rule, definition, [one.predicted[rule] for one in layers], [one.measured or 0.0 for one in layers])
-
-
 def _model(found: Explanation) -> dict[str, Any]:
     content = to_json(found)
     return {
         "name": found.name,
-        "looked_at": found.name in LOOKED_AT,
+        "lineage": LINEAGES.get(found.name, found.name),
+        "ours": found.name in OURS,
+        "looked_at": found.name in (*LOOKED_AT, *OURS),
         "sentence": found.sentence,
         "notes": list(found.notes),
         "rebuilding_error": max(one.rebuilt or math.nan for one in found.layers),
         "stack": content["stack"],
-        "scores": {one.rule: asdict(one) for one in found.scores},
+        "skills": {one.name: asdict(one) for one in found.skills},
         "layers": [_layer(one) for one in found.layers],
         "data": found.manifest["data"],
         "weights_sha256": found.manifest["model"]["weights_sha256"],
@@ -120,9 +167,9 @@ def _layer(one: LayerFinding) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = [model.name for model in (*MODELS, *MORE_MODELS)]
+    names = [*(model.name for model in (*MODELS, *MORE_MODELS)), *OURS]
     parser.add_argument("--only", metavar="NAME", action="append", choices=names)
-    parser.add_argument("--norms", action="store_true", help="also norms of Jacobians, which no rule needs: hours")
+    parser.add_argument("--norms", action="store_true", help="also norms of Jacobians, which no tier needs: hours")
     parser.add_argument("--weights", type=Path, default=Path("weights"))
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--explained", type=Path, default=Path("scans/explained"))

@@ -27,6 +27,8 @@ from unsmooth.scanning.data import read_texts
 TEXTS = Path(__file__).parent / "texts"
 _TABPFN = "https://files.pythonhosted.org/packages/2e/fb/cdbd8996cf3aab162a9f03a2989a4896ba9aae59e9d0e3409f788609ccc3"
 _TABPFN_SHA256 = "8a37c4131e13ad9f9aae678e659b1169e7e1bd4bbcae2b3fc2718df8ae7fdc88"
+# Two of the three were fine-tuned from the first.
+LINEAGES = dict.fromkeys(("rxnfp-BERT-pretrained", "rxnfp-BERT-finetuned", "rxnfp-BERT-finetuned-10k"), "rxnfp-BERT")
 
 
 @dataclass(frozen=True)

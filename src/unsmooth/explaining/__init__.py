@@ -8,21 +8,21 @@ from unsmooth.explaining.result import (
     Gains,
     HeadFinding,
     LayerFinding,
-    RuleScore,
+    Skill,
     Stack,
 )
-from unsmooth.explaining.rules import RULES
 from unsmooth.explaining.run import explain
+from unsmooth.explaining.tiers import TIERS
 
 __all__ = [
-    "RULES",
+    "TIERS",
     "VERDICTS",
     "Breakdown",
     "Explanation",
     "Gains",
     "HeadFinding",
     "LayerFinding",
-    "RuleScore",
+    "Skill",
     "Stack",
     "explain",
     "load_explanation",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,7 +16,7 @@ from unsmooth.explaining.growth import stack_growth
 from unsmooth.explaining.jacobian import BlockMap, Split, gains
 from unsmooth.explaining.observe import BatchView, LayerView
 from unsmooth.explaining.result import Gains, Stack
-from unsmooth.explaining.rules import RULES, LayerInput
+from unsmooth.explaining.tiers import TIERS, foretell, logit_similarity
 from unsmooth.explaining.weights import Weights, branch_scale, rebuilding_error, stream_scale
 from unsmooth.functional import escalation_rate, mean_cosine
 from unsmooth.models import row_sum_error
@@ -38,6 +39,7 @@ class LayerEvidence:
     maps: list[Tensor] = field(default_factory=list)
     gains: Gains | None = None
     rebuilt: float | None = None
+    maps_explain: bool = False
 
     def mean(self, name: str) -> float | None:
         """Mean over sequences of what is finite; None where nothing is."""
@@ -65,6 +67,7 @@ class Evidence:
     stack: Stack | None = None
     digests: list[bytes] = field(default_factory=list)
     broken_at: dict[int, int] = field(default_factory=dict)
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def add(self, view: BatchView, weights: dict[str, Weights], spectral_sequences: int, jacobian: bool) -> None:
         """Take one batch in."""
@@ -88,6 +91,7 @@ class Evidence:
                 # A sequence without tokens is left out everywhere.
                 real_BN = (view.real_BN & good_B.unsqueeze(-1)).to(layer.sites["output"].device)
                 self._add_layer(number, found, layer, real_BN, weights[layer.path], spectral_sequences, jacobian)
+        self._foretell(view, whole, weights)
         if jacobian and self.stack is None:
             self._follow_stack(replace(view, real_BN=view.real_BN & whole[-1].unsqueeze(-1)))
 
@@ -104,9 +108,8 @@ class Evidence:
         split, good_B = Split(real_BN), real_BN.any(dim=1)
         self._measure(found, layer, split, good_B)
         self._weigh(found, layer, real_BN, weights)
-        self._predict(number, found, LayerInput(layer, split, weights.values), good_B)
-        wanted = spectral_sequences - len(found.maps)
-        if wanted > 0 and self._maps_explain(number, found, layer, real_BN, weights):
+        found.maps_explain = self._maps_explain(number, found, layer, real_BN, weights)
+        if found.maps_explain and (wanted := spectral_sequences - len(found.maps)) > 0:
             self._keep_maps(found, layer, real_BN, good_B, wanted)
         if jacobian and found.gains is None:
             self._differentiate(number, found, layer, split)
@@ -147,6 +150,7 @@ class Evidence:
             "similarity_after": split.similarity(after),
             "cosine_before": mean_cosine(before, split.real_BN),
             "cosine_after": mean_cosine(after, split.real_BN),
+            "logit_change": logit_similarity(split, after) - logit_similarity(split, before),
             "escalation": escalation_rate(before.double(), after.double(), split.real_BN),
             "mean_norm": split.energy(split.mean_part(before)).div(split.real_BN.sum(dim=1)).sqrt(),
         }
@@ -168,17 +172,25 @@ class Evidence:
             if scale_BN is not None:
                 found.branch_scales.append(scale_BN[real_BN].cpu())
 
-    def _predict(self, number: int, found: LayerEvidence, given: LayerInput, long_B: Tensor) -> None:
-        for name, rule in RULES.items():
-            if rule.of_input is None:
-                continue
+    def _foretell(self, view: BatchView, whole: Sequence[Tensor], weights: Mapping[str, Weights]) -> None:
+        """What every tier says of every layer, for the sequences that are whole there."""
+        real_BN = view.real_BN & whole[0].unsqueeze(-1)
+        attention = [
+            (value, layer.maps_BHNN)
+            if found.maps_explain and (value := weights[layer.path].values) is not None and layer.maps_BHNN is not None
+            else None
+            for layer, found in zip(view.layers, self.layers, strict=True)
+        ]
+        for name, tier in TIERS.items():
+            told = foretell(tier, view.layers, real_BN, attention, self.generator)
             try:
-                change_B = rule.of_input(given)
+                for change_B, found, good_B in zip(told, self.layers, whole, strict=True):
+                    if change_B is not None:
+                        found.numbers[name] += change_B[good_B.to(change_B.device)].tolist()
             except (RuntimeError, NotImplementedError) as error:
-                self.notes[f"Rule {name} could not be applied at layer {number}: {_first_line(error)}."] = None
-                continue
-            if change_B is not None:
-                found.numbers[f"rule {name}"] += change_B[long_B].double().tolist()
+                self.notes[f"{name} foretells nothing past a layer that cannot be run again: {_first_line(error)}."] = (
+                    None
+                )
 
     def _maps_explain(
         self, number: int, found: LayerEvidence, layer: LayerView, real_BN: Tensor, weights: Weights

@@ -57,7 +57,7 @@ def _from_json(content: Mapping[str, Any]) -> Explanation:
         "each layer and head once": max(*layers.values(), *heads.values(), 1) > 1,
         "layers from 0 to 100,000": any(not 0 <= layer <= 100_000 for layer in layers),
         "heads of its own layers": not {layer for layer, _ in heads} <= layers.keys(),
-        "the definition of every rule": not {one.rule for one in found.scores} <= found.rules.keys(),
+        "each skill once": len({one.name for one in found.skills}) < len(found.skills),
     }
     if missing := next((what for what, is_wrong in wrong.items() if is_wrong), None):
         raise expected(f"{missing} in an explanation", "another", "explaining again")

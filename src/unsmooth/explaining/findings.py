@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -12,10 +12,10 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.explaining.breakdown import PARTS
 from unsmooth.explaining.evidence import Evidence, LayerEvidence
 from unsmooth.explaining.manifest import build_manifest
-from unsmooth.explaining.result import Breakdown, Explanation, HeadFinding, LayerFinding, RuleScore
-from unsmooth.explaining.rules import RULES
-from unsmooth.explaining.score import score
+from unsmooth.explaining.result import Breakdown, Explanation, HeadFinding, LayerFinding
+from unsmooth.explaining.score import skills
 from unsmooth.explaining.spectral import HeadSpectra, LayerSpectra, layer_spectra
+from unsmooth.explaining.tiers import TIERS
 from unsmooth.explaining.weights import Folded, Weights, fold
 from unsmooth.explaining.words import change, reason, sentence
 from unsmooth.models import Anatomy, ValueProjection
@@ -43,7 +43,7 @@ def assemble(
         layer, of_heads = _explain_layer(number, by_path[found.path], found, notes)
         layers.append(layer)
         heads += of_heads
-    scores = tuple(_scores(layers))
+    found_skills = skills(layers)
     if (broken := evidence.broken_note()) is not None:
         notes = {broken: None, **notes}
     if evidence.skipped:
@@ -54,12 +54,11 @@ def assemble(
         name=called,
         layers=tuple(layers),
         heads=tuple(heads),
-        scores=scores,
-        rules={name: rule.definition for name, rule in RULES.items()},
+        skills=found_skills,
         stack=evidence.stack,
         manifest=manifest,
         notes=tuple(notes),
-        sentence=sentence(called, layers, scores, evidence.stack, broken is not None),
+        sentence=sentence(called, layers, found_skills, evidence.stack, broken is not None),
     )
 
 
@@ -100,7 +99,7 @@ def _unexplained(number: int, weights: Weights, found: LayerEvidence) -> LayerFi
         flip_scale=None,
         change="",
         eigenvalues=(),
-        **_measured(found, {}),
+        **_measured(found),
     )
 
 
@@ -108,9 +107,6 @@ def _layer(
     number: int, values: ValueProjection, folded: Folded, spectral: LayerSpectra, found: LayerEvidence
 ) -> LayerFinding:
     one, scale = spectral.dominance, found.scale()
-    predicted = {
-        name: rule.of_spectra(spectral) for name, rule in RULES.items() if rule.of_spectra is not None and found.numbers
-    }
     return LayerFinding(
         layer=number,
         block=found.path,
@@ -127,24 +123,20 @@ def _layer(
         eigenvalues=spectral.cloud,
         drift=_drift(values, found),
         escalation_bound=_escalation_bound(spectral, found),
-        **_measured(found, predicted),
+        **_measured(found),
     )
 
 
-def _measured(found: LayerEvidence, predicted: dict[str, float]) -> dict[str, Any]:
+def _measured(found: LayerEvidence) -> dict[str, Any]:
     """The fields that come from data."""
     if not found.numbers:
         return {}
-    names = ("similarity_before", "similarity_after", "cosine_before", "cosine_after", "escalation")
-    for name, rule in RULES.items():
-        value = found.mean(f"rule {name}") if rule.of_input is not None else None
-        if value is not None:
-            predicted[name] = value
+    names = ("similarity_before", "similarity_after", "cosine_before", "cosine_after", "logit_change", "escalation")
     parts = {part: found.mean(part) for part in PARTS}
     whole = all(value is not None for value in parts.values())
     return {
         **{name: found.mean(name) for name in names},
-        "predicted": {name: value for name, value in predicted.items() if math.isfinite(value)},
+        "predicted": {tier: value for tier in TIERS if (value := found.mean(tier)) is not None},
         "breakdown": Breakdown(**parts) if whole else None,  # type: ignore[arg-type]
         "gains": found.gains,
         "rebuilt": found.rebuilt,
@@ -198,16 +190,3 @@ def _head(
         **found.shape,
         **found.attention,
     )
-
-
-def _scores(layers: Sequence[LayerFinding]) -> Iterator[RuleScore]:
-    for name, rule in RULES.items():
-        known = [one for one in layers if name in one.predicted and one.measured is not None]
-        found = score(
-            name,
-            rule.definition,
-            [one.predicted[name] for one in known],
-            [one.measured or 0.0 for one in known],
-        )
-        if found is not None:
-            yield found

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import expected
-from unsmooth.models import Anatomy, NoAttentionMap, watch_attention
+from unsmooth.models import Anatomy, NoAttentionMap, Tap, watch_attention
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
@@ -35,6 +35,7 @@ class LayerView:
         sites: Tensors (batch, tokens, dim) by site; "input" is the stream that enters.
         maps_BHNN: Attention, or None where it could not be had.
         handed: What remedies in earlier blocks had handed on when the block was called; None for a plain block.
+        taps: Where in the block its sites are.
     """
 
     block: nn.Module
@@ -45,6 +46,7 @@ class LayerView:
     sites: dict[str, Tensor] = field(default_factory=dict)
     maps_BHNN: Tensor | None = None
     handed: Mapping[str, Any] | None = None
+    taps: Mapping[str, Tap] = field(default_factory=dict)
 
     def rerun(self, x_BND: Tensor) -> Tensor:
         """The block's output had `x_BND` entered it, everything else as it was."""
@@ -84,8 +86,8 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: 
                 raise ran_again()
             layers.clear()
         block, entering = anatomy.blocks[path], first_input(args, kwargs)
-        batch_first = anatomy.host.batch_first(block)
-        view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block))
+        batch_first, taps = anatomy.host.batch_first(block), anatomy.host.taps(block)
+        view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block), taps=taps)
         view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
         layers.append(view)
 

@@ -136,7 +136,8 @@ class LayerFinding:
         similarity_after: t_sim of the stream that leaves.
         cosine_before: Mean cosine of the stream that enters.
         cosine_after: Mean cosine of the stream that leaves.
-        predicted: Rule name to the predicted change of t_sim (or its sign, ±1), see `Explanation.rules`.
+        logit_change: Measured change of logit t_sim, log(‖ΠX‖²/‖(I − Π)X‖²), mean over sequences.
+        predicted: Tier to the change of logit t_sim that it foretells; what a tier knows is in `Explanation.skills`.
         breakdown: The measured change of t_sim by cause.
         escalation: P2's escalation rate, measured.
         escalation_bound: Its lower bound s(1 − |λ₂|²)/2 from t_sim and |λ₂|, for random weights.
@@ -162,6 +163,7 @@ class LayerFinding:
     similarity_after: float | None = None
     cosine_before: float | None = None
     cosine_after: float | None = None
+    logit_change: float | None = None
     predicted: Mapping[str, float] = field(default_factory=dict)
     breakdown: Breakdown | None = None
     escalation: float | None = None
@@ -177,26 +179,25 @@ class LayerFinding:
 
 
 @dataclass(frozen=True)
-class RuleScore:
-    """How well one rule predicts the direction of the layers' changes.
+class Skill:
+    """How well one prediction tells the changes of logit t_sim over the layers of a model.
 
-    `accuracy` is the share of layers whose direction it gets right, `balanced_accuracy` the mean of the shares among
-    rises and among falls (None where all go one way), `majority` the share that always guessing the commoner direction
-    gets, `rank_correlation` Spearman's between predicted and measured change (None for constant rules).
+    Attributes:
+        name: A tier, "persistence" or "verdicts".
+        knows: What it may know, in words.
+        layers: How many were compared.
+        explained: Share of the variance over layers that it explains, 1 − Σ(m − p)²/Σ(m − m̄)²: 0 for a prediction no
+            better than the mean, below where it is worse. None where nothing varies; the verdicts tell only directions.
+        accuracy: Share of layers whose direction it gets right.
+        balanced_accuracy: Mean of the shares right among rises and among falls; None where all layers go one way.
     """
 
-    rule: str
-    definition: str
+    name: str
+    knows: str
     layers: int
+    explained: float | None
     accuracy: float
     balanced_accuracy: float | None
-    majority: float
-    rank_correlation: float | None
-
-    @property
-    def loses_to_guessing(self) -> bool:
-        """Whether always guessing the commoner direction is right more often."""
-        return self.accuracy < self.majority
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,8 @@ class Explanation:
         name: The model's name.
         layers: One finding per layer.
         heads: One finding per head, layer by layer.
-        scores: How well each rule predicts, one entry per rule; empty without data.
-        rules: Rule name to its definition in words.
+        skills: How well each tier foretells the layers of this model, and persistence and the verdicts beside them;
+            empty without data.
         stack: Growth over the whole stack; None without data.
         manifest: What was explained: model, weights, data, versions.
         notes: What a reader must know: what was left out, and why.
@@ -235,8 +236,7 @@ class Explanation:
     name: str
     layers: tuple[LayerFinding, ...]
     heads: tuple[HeadFinding, ...]
-    scores: tuple[RuleScore, ...] = ()
-    rules: Mapping[str, str] = field(default_factory=dict)
+    skills: tuple[Skill, ...] = ()
     stack: Stack | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -274,4 +274,4 @@ def _flat(one: LayerFinding) -> dict[str, Any]:
         kind = Gains if name == "gains" else Breakdown
         part = getattr(one, name)
         row |= {f"{name}_{item.name}": getattr(part, item.name, None) for item in fields(kind)}
-    return row | {f"predicted_{rule}": value for rule, value in one.predicted.items()}
+    return row | {f"predicted_{tier}": value for tier, value in one.predicted.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.explaining.evidence import Evidence
 from unsmooth.explaining.findings import assemble
-from unsmooth.explaining.observe import observe
+from unsmooth.explaining.observe import BatchView, observe
 from unsmooth.explaining.result import Explanation
 from unsmooth.explaining.weights import Weights, read_weights
 from unsmooth.models import Anatomy, find_anatomy, model_of
@@ -58,8 +58,8 @@ def explain(
 
     Without data the verdicts are about weights alone: what the layer would do under attention that averages all
     tokens, and the scale of the stream at which that turns. With data they are about the attention that was measured,
-    and every rule's prediction stands beside the change of t_sim that was measured. All tokens that are not padding
-    count, special ones too: the operators act on all of them.
+    and what each tier of knowledge foretells stands beside the change of logit t_sim that was measured. All tokens
+    that are not padding count, special ones too: the operators act on all of them.
 
     Args:
         model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
@@ -93,7 +93,6 @@ def explain(
     module = model_of(model)
     anatomy = find_anatomy(module, blocks)
     check_explainable(anatomy, with_data=data is not None)
-    core = transformers_core(module, anatomy)
     source = None
     if data is not None:
         how = preprocessing(module, [anatomy], tokenizer, image_processor, batch_size, max_length, column)
@@ -103,16 +102,15 @@ def explain(
         weights = read_weights(anatomy)
         evidence = Evidence()
         if source is not None:
-            entry = replace(anatomy, model=module if core is None else core)
-            _gather(evidence, entry, every_stack(module, [anatomy]), core, source, weights, here, effort)
+            _gather(evidence, anatomy, source, weights, here, effort)
         return assemble(module, anatomy, weights, evidence, source, name)
 
 
 def check_explainable(anatomy: Anatomy, with_data: bool) -> None:
-    """Refuse blocks that mix in another stack, which no rule accounts for, and layers whose tokens become others."""
+    """Refuse blocks that mix in another stack, which no theory accounts for, and layers whose tokens become others."""
     if "cross" in anatomy.sites:
         raise expected(
-            "blocks of attention and MLP alone, which are what the rules are about",
+            "blocks of attention and MLP alone, which are what the theory is about",
             f"{anatomy.host.name} blocks with cross-attention",
             'the encoder, such as blocks="encoder.block.*", or unsmooth.scan with sites=("attention", "cross")',
         )
@@ -137,27 +135,30 @@ class Effort:
 
 
 def _gather(
-    evidence: Evidence,
-    anatomy: Anatomy,
-    stacks: Sequence[Anatomy],
-    core: nn.Module | None,
-    source: Source,
-    weights: list[Weights],
-    device: torch.device,
-    effort: Effort,
+    evidence: Evidence, anatomy: Anatomy, source: Source, weights: list[Weights], device: torch.device, effort: Effort
 ) -> None:
     by_path = {one.path: one for one in weights}
     most = effort.max_batches
     total = source.batches if most is None else min(source.batches or most, most)
     with progress_bar("explain", total, enabled=effort.progress) as advance:
-        for batch in islice(source.read(), most):
-            called, inputs = entry_of(anatomy.model, stacks, as_inputs(batch, core), [anatomy])
-            [anatomy] = first_look(called, [anatomy], to_device(inputs, device))
-            selection, notes = select_and_tell(inputs, "all", frozenset(), anatomy)
-            evidence.notes.update(notes)
-            view = observe(anatomy, to_device(inputs, device), selection.real_BN, called)
+        for batch, view in islice(views_of(anatomy, source, device, evidence.notes), most):
             evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
             evidence.digests.append(hash_batch(batch))
             advance()
     if evidence.sequences == 0:
         raise expected("at least one sequence of two tokens or more", f"{evidence.skipped} shorter ones", "longer data")
+
+
+def views_of(
+    anatomy: Anatomy, source: Source, device: torch.device, notes: dict[str, None]
+) -> Iterator[tuple[Any, BatchView]]:
+    """Every batch of `source` and what the blocks of `anatomy` did to it; what is worth telling goes to `notes`."""
+    module = anatomy.model
+    core, stacks = transformers_core(module, anatomy), every_stack(module, [anatomy])
+    seen = replace(anatomy, model=module if core is None else core)
+    for batch in source.read():
+        called, inputs = entry_of(seen.model, stacks, as_inputs(batch, core), [seen])
+        [seen] = first_look(called, [seen], to_device(inputs, device))
+        selection, told = select_and_tell(inputs, "all", frozenset(), seen)
+        notes.update(told)
+        yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called)

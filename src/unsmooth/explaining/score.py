@@ -1,63 +1,105 @@
-"""How well a rule predicts the direction of a layer's change: always beside what guessing would reach."""
+"""How well a prediction tells what layers do: share of the variance explained and directions, beside persistence."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from unsmooth.explaining.result import RuleScore
+from unsmooth.explaining.result import LayerFinding, Skill
+from unsmooth.explaining.tiers import TIERS
+
+EXACT = "T4"
+PERSISTENCE = "persistence"
+VERDICTS = "verdicts"
+KNOWS: Mapping[str, str] = {
+    **{name: tier.knows for name, tier in TIERS.items()},
+    PERSISTENCE: "what the layer before did, which it repeats; of the first layer nothing",
+    VERDICTS: "which modes would grow fastest, were the layer repeated for ever",
+}
 
 
-def score(rule: str, definition: str, predicted: Sequence[float], measured: Sequence[float]) -> RuleScore | None:
-    """Compare predicted with measured changes; None where there is nothing to compare.
+def skill(name: str, predicted: Sequence[float], measured: Sequence[float]) -> Skill | None:
+    """Compare predicted with measured changes of logit t_sim; None where there is nothing to compare.
 
     Layers with NaN on either side are left out. A predicted 0 counts as a fall.
 
-    >>> found = score("r", "", [1.0, 1.0, 1.0, -1.0], [0.2, 0.1, -0.3, -0.1])
-    >>> found.accuracy, found.balanced_accuracy, found.majority
-    (0.75, 0.75, 0.5)
+    >>> found = skill("T2", [1.0, 1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0])
+    >>> found.accuracy, found.balanced_accuracy, found.explained
+    (0.75, 0.75, 0.0)
     """
     pairs = [(p, m) for p, m in zip(predicted, measured, strict=True) if math.isfinite(p) and math.isfinite(m)]
     if not pairs:
         return None
     rises = [p > 0 for p, m in pairs if m > 0]
     falls = [p <= 0 for p, m in pairs if m <= 0]
-    right = sum(rises) + sum(falls)
-    balanced = (sum(rises) / len(rises) + sum(falls) / len(falls)) / 2 if rises and falls else None
-    return RuleScore(
-        rule=rule,
-        definition=definition,
+    return Skill(
+        name=name,
+        knows=KNOWS[name],
         layers=len(pairs),
-        accuracy=right / len(pairs),
-        balanced_accuracy=balanced,
-        majority=max(len(rises), len(falls)) / len(pairs),
-        rank_correlation=_spearman(pairs),
+        explained=explained(pairs),
+        accuracy=(sum(rises) + sum(falls)) / len(pairs),
+        balanced_accuracy=(sum(rises) / len(rises) + sum(falls) / len(falls)) / 2 if rises and falls else None,
     )
 
 
-def best_rule(scores: Sequence[RuleScore]) -> RuleScore | None:
-    """The rule with the best balanced accuracy; plain accuracy where all layers go one way. None without scores.
+def explained(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """1 − Σ(m − p)²/Σ(m − m̄)² of pairs of predicted p and measured m; None where nothing varies.
 
-    Ties are broken by the rank correlation.
+    >>> explained([(1.0, 1.0), (3.0, 3.0)]), explained([(2.0, 1.0), (2.0, 3.0)]), explained([(1.0, 2.0)])
+    (1.0, 0.0, None)
     """
-
-    def rank(one: RuleScore) -> tuple[float, ...]:
-        numbers = (one.balanced_accuracy, one.accuracy, one.rank_correlation)
-        return tuple(-math.inf if value is None or not math.isfinite(value) else value for value in numbers)
-
-    return max(scores, key=rank, default=None)
+    mean = sum(m for _, m in pairs) / len(pairs)
+    whole = sum((m - mean) ** 2 for _, m in pairs)
+    return 1.0 - sum((m - p) ** 2 for p, m in pairs) / whole if whole > 0 else None
 
 
-def verdict_score(scores: Sequence[RuleScore]) -> RuleScore | None:
-    """How well the verdicts tell the direction: "smoothing" is the rule `dominance` with a rise."""
-    return next((one for one in scores if one.rule == "dominance"), None)
+def persisting(measured: Sequence[float]) -> list[float]:
+    """What persistence says of each layer.
+
+    >>> persisting([0.5, -0.25, 1.0])
+    [0.0, 0.5, -0.25]
+    """
+    return [0.0, *measured[:-1]]
 
 
-def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank; None for fewer than three layers or a constant side."""
-    from scipy.stats import spearmanr
+def skills(layers: Sequence[LayerFinding]) -> tuple[Skill, ...]:
+    """Of every tier, of persistence and of the verdicts on the layers of one model; empty without data."""
+    measured = [math.nan if one.logit_change is None else one.logit_change for one in layers]
+    predicted: dict[str, list[float]] = {tier: [one.predicted.get(tier, math.nan) for one in layers] for tier in TIERS}
+    predicted[PERSISTENCE] = persisting(measured)
+    predicted[VERDICTS] = [math.nan if one.rest_modulus is None else one.margin for one in layers]
+    found = [one for name, values in predicted.items() if (one := skill(name, values, measured)) is not None]
+    return tuple(replace(one, explained=None) if one.name == VERDICTS else one for one in found)
 
-    first, second = zip(*pairs, strict=True)
-    if len(pairs) < 3 or len(set(first)) < 2 or len(set(second)) < 2:
-        return None
-    return float(spearmanr(first, second).statistic)
+
+def skill_of(found: Iterable[Skill], name: str) -> Skill | None:
+    """The one of that name."""
+    return next((one for one in found if one.name == name), None)
+
+
+def beats_persistence(one: Skill, found: Sequence[Skill]) -> bool:
+    """Whether it tells the directions of this model's layers better than persistence does.
+
+    By balanced accuracy; by accuracy where layers all go one way.
+    """
+    other = skill_of(found, PERSISTENCE)
+    if other is None:
+        return False
+    if one.balanced_accuracy is None or other.balanced_accuracy is None:
+        return one.accuracy > other.accuracy
+    return one.balanced_accuracy > other.balanced_accuracy
+
+
+def best_tier(found: Sequence[Skill]) -> Skill | None:
+    """The tier that tells most of this model's layers, of those that beat persistence; None where none does.
+
+    T4, which runs the block itself, is the ceiling and no prediction. Of equals the one that knows less.
+    """
+    able = [one for one in found if one.name in TIERS and one.name != EXACT and beats_persistence(one, found)]
+
+    def rank(one: Skill) -> tuple[float, float]:
+        right = one.accuracy if one.balanced_accuracy is None else one.balanced_accuracy
+        return right, -math.inf if one.explained is None else one.explained
+
+    return max(able, key=rank, default=None)

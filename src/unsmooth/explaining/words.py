@@ -6,8 +6,8 @@ import cmath
 import math
 from collections.abc import Sequence
 
-from unsmooth.explaining.result import LayerFinding, RuleScore, Stack
-from unsmooth.explaining.score import best_rule, verdict_score
+from unsmooth.explaining.result import LayerFinding, Skill, Stack
+from unsmooth.explaining.score import PERSISTENCE, VERDICTS, beats_persistence, best_tier, skill_of
 from unsmooth.numbers import Precision, spoken
 from unsmooth.spectra import Dominance
 
@@ -81,14 +81,14 @@ def _spoken(value: complex) -> str:
 
 
 def sentence(
-    name: str, layers: Sequence[LayerFinding], scores: Sequence[RuleScore], stack: Stack | None, broken: bool = False
+    name: str, layers: Sequence[LayerFinding], skills: Sequence[Skill], stack: Stack | None, broken: bool = False
 ) -> str:
     """The finding in one sentence: what was measured, what foretells it on this model, and only then the verdicts.
 
     Args:
         name: The model's name.
         layers: Their findings.
-        scores: How well each rule foretells the measured directions.
+        skills: How well each tier foretells what was measured.
         stack: Growth over all layers.
         broken: Whether activations were NaN or Inf; then nothing that was measured is told.
     """
@@ -100,34 +100,57 @@ def sentence(
         return f"{name}: {why}of {len(layers)} layers taken alone, {said}{'' if broken else ' (weights only)'}."
     rises, falls = sum(value > 0 for value in measured), sum(value < 0 for value in measured)
     text = f"{name}: measured, t_sim rises over {rises} and falls over {falls} of {len(layers)} layers"
-    first = best_rule(scores)
-    if first is not None:
-        guessing = f"always guessing the commoner one {first.majority:.0%}"
-        if first.loses_to_guessing:
-            text += f"; no rule foretells the direction as well as {guessing}"
-        else:
-            text += f"; the rule {first.rule} foretells {first.accuracy:.0%} of the directions, {guessing}"
-    text += f"; taken alone, of {len(layers)} layers {said}"
-    if (found := verdict_score(scores)) is not None:
-        text += f", which gets {'only ' if found.loses_to_guessing else ''}{found.accuracy:.0%} of the directions right"
+    if told := lead(skills):
+        text += f"; {told}"
+    if verdicts_hold(skills):
+        text += f"; taken alone, of {len(layers)} layers {said}"
     if stack is not None:
         way = "outgrows" if stack.margin > 0 else "is outgrown by"
         text += f"; over the whole stack a change of the token mean {way} differences between tokens"
     return text + "."
 
 
-def verdicts_judged(scores: Sequence[RuleScore]) -> str:
+def lead(skills: Sequence[Skill]) -> str:
+    """What foretells this model best, what it knew, and how well beside persistence; empty without data."""
+    other, best = skill_of(skills, PERSISTENCE), best_tier(skills)
+    if other is None:
+        return ""
+    if best is None:
+        return f"no tier foretells the directions better than persistence, which is right in {other.accuracy:.0%}"
+    return (
+        f"{best.name}, which knows {best.knows}, foretells {best.accuracy:.0%} of the directions"
+        f"{_of_variance(best)}; persistence {other.accuracy:.0%}{_of_variance(other)}"
+    )
+
+
+def _of_variance(one: Skill) -> str:
+    if one.explained is None:
+        return ""
+    return f" and {one.explained:.0%} of the variance" if one.explained > 0 else " and none of the variance"
+
+
+def verdicts_hold(skills: Sequence[Skill]) -> bool:
+    """Whether verdicts may be shown: nothing was measured, or they tell directions here better than persistence."""
+    found = skill_of(skills, VERDICTS)
+    return found is None or beats_persistence(found, skills)
+
+
+def verdicts_judged(skills: Sequence[Skill]) -> str:
     """How well verdicts tell what the layers of this model did; empty where that was not measured."""
-    found = verdict_score(scores)
-    if found is None:
+    found, other = skill_of(skills, VERDICTS), skill_of(skills, PERSISTENCE)
+    if found is None or other is None:
         return ""
     text = (
-        f"Read as forecasts of what each layer did, these verdicts are right in {found.accuracy:.0%} of "
-        f"{found.layers} layers; always guessing the commoner direction is in {found.majority:.0%}."
+        f"Read as forecasts of what each layer did, verdicts from eigenvalues are right in {found.accuracy:.0%} of "
+        f"{found.layers} layers{_balanced(found)}; persistence in {other.accuracy:.0%}{_balanced(other)}."
     )
-    if found.loses_to_guessing:
-        text += " They say what a layer repeated for ever would do, not what it did here."
+    if not verdicts_hold(skills):
+        text += " They say what a layer repeated for ever would do, not what it did here, and are not drawn."
     return text
+
+
+def _balanced(one: Skill) -> str:
+    return "" if one.balanced_accuracy is None else f" (balanced {one.balanced_accuracy:.0%})"
 
 
 _ORDER = ("smoothing", "sharpening", "preserving", "undecided")

@@ -60,8 +60,11 @@ class Hooks(ExitStack):
         super().__init__()
         self._on_error = on_error
 
-    def __call__(self, register: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
-        """Have `function` called where `register`, such as ``module.register_forward_hook``, says."""
+    def __call__(self, register: Callable[..., Any], function: Callable[..., Any], **options: Any) -> None:
+        """Have `function` called where `register`, such as ``module.register_forward_hook``, says.
+
+        What it returns, unless it is None, goes on in place of what it was shown, as with any hook of torch.
+        """
         module: nn.Module = getattr(register, "__self__")  # noqa: B009 - of a bound method
         name = _TABLES[register.__name__]
         with _LOCK:
@@ -83,14 +86,14 @@ def _take_away(module: nn.Module, name: str, table: _Table) -> None:
 class _OfThread:
     """A hook of the thread that made it."""
 
-    def __init__(self, function: Callable[..., None], on_error: Callable[[Exception], None] | None) -> None:
+    def __init__(self, function: Callable[..., Any], on_error: Callable[[Exception], None] | None) -> None:
         self.thread = threading.get_ident()
         self.function = function
         self.on_error = on_error
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
         try:
-            self.function(*args)
+            return self.function(*args)
         except Exception as error:
             if self.on_error is None:
                 raise

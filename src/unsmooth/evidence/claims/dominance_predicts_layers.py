@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from unsmooth.evidence.claim import CLAIMS, Claim, Measured, Section, Source, claim
-from unsmooth.evidence.claims.theory_predicts_layers import THRESHOLD, judge_rule
+from unsmooth.evidence.claims.theory_predicts_layers import DOMINANCE, THRESHOLD, judge_rule
 from unsmooth.evidence.figure import Figure
 from unsmooth.evidence.finding import Judgement, Wording
-
-DOMINANCE = "dominance"
 
 
 @claim

@@ -2,7 +2,7 @@
 
 P1 compares the modes of the token mean with the others; that rule is a claim of its own, dominance-predicts-layers.
 
-A rule never sees what leaves the layer (`unsmooth.explaining.rules`). It is scored by balanced accuracy, the mean of
+A rule never sees what leaves the layer. It is scored by balanced accuracy, the mean of
 the shares right among layers that make tokens more alike and among those that make them less alike: 0.5 for any rule
 that always says the same, however often it is right.
 
@@ -36,9 +36,10 @@ from unsmooth.evidence.specimen import Specimen
 from unsmooth.evidence.specimens import at_hand, family
 from unsmooth.explaining import Explanation, explain, load_explanation
 from unsmooth.explaining.result import LayerFinding
-from unsmooth.explaining.rules import RULES
 
-PLAIN = "eigenvalue"
+PLAIN, DOMINANCE = "eigenvalue", "dominance"
+# As near as eigenvalues of float32 weights can be told from 1.
+ROUNDING = 1e-6
 THRESHOLD = 0.6
 SEED, DRAWS = 0, 4000
 
@@ -157,8 +158,17 @@ def _explained(specimen: Specimen) -> Explanation:
 def _layer(one: LayerFinding) -> dict[str, float | None]:
     known = one.cosine_before is not None and one.cosine_after is not None
     cosine = (one.cosine_after or 0.0) - (one.cosine_before or 0.0) if known else None
-    found = {"measured": one.measured, "cosine": cosine, **{rule: one.predicted.get(rule) for rule in RULES}}
+    found = {"measured": one.measured, "cosine": cosine, PLAIN: _largest_eigenvalue(one)}
+    found[DOMINANCE] = None if one.rest_modulus is None else one.margin
     return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+
+
+def _largest_eigenvalue(one: LayerFinding) -> float:
+    """A norm that takes the mean out leaves H an eigenvalue of 0, and 1 + 0 is not above 1, however it is rounded."""
+    modulus = one.mean_modulus
+    if abs(modulus - 1) < ROUNDING:
+        return 0.0
+    return math.log(modulus) if modulus > 0 else -math.inf
 
 
 def balanced_accuracy(models: Sequence[Model], rule: str, of: str = "measured") -> Interval:
