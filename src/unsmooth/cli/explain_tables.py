@@ -12,30 +12,31 @@ from rich.table import Table
 
 from unsmooth.cli.console import Console
 from unsmooth.cli.tables import print_ending, print_where
-from unsmooth.explaining.result import Explanation, LayerFinding, RuleScore
-from unsmooth.explaining.score import best_rule
-from unsmooth.explaining.words import verdicts_judged
+from unsmooth.explaining.result import Explanation, LayerFinding, Skill
+from unsmooth.explaining.score import best_tier
+from unsmooth.explaining.words import lead, verdicts_hold, verdicts_judged
 from unsmooth.numbers import Precision, spoken
 
 _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "undecided": "magenta"}
 
 
 def print_explanation(explanation: Explanation, out: Path | None) -> None:
-    """The layers, how well each rule tells the direction of their changes, the notes and the sentence."""
+    """What foretells the layers best, the layers, how well each tier does, the notes and the sentence."""
     console = Console()
+    if told := lead(explanation.skills):
+        console.print(f"[bold]{escape(told[0].upper() + told[1:])}.[/bold]")
     console.print(_layers(explanation))
     console.print(
         "mean, rest: growth of the fastest mode in which all tokens are equal, and of the fastest other one; margin: "
-        "log of their ratio; σ: what the norm divides the stream by.",
+        "log of their ratio; σ: what the norm divides the stream by; foretold, measured: change of logit t_sim.",
         style="dim",
     )
-    if judged := verdicts_judged(explanation.scores):
+    if judged := verdicts_judged(explanation.skills):
         console.print(judged)
-    if explanation.scores:
-        console.print(_scores(explanation.scores))
-        console.print("What each rule computes is in the report and in explanation.json.", style="dim")
+    if explanation.skills:
+        console.print(_skills(explanation.skills))
     else:
-        console.print("No rule was scored: that needs data.", style="dim")
+        console.print("No tier was scored: that needs data.", style="dim")
     if explanation.stack is not None:
         console.print(
             f"Through {explanation.stack.layers} layers: exponent {spoken(explanation.stack.mean_exponent, 3)} a layer "
@@ -45,10 +46,13 @@ def print_explanation(explanation: Explanation, out: Path | None) -> None:
 
 
 def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
-    """Verdict, margin and measured change of every layer of several explanations, and what each one says."""
+    """Verdict, margin and measured change of every layer of several explanations, and what each one says.
+
+    Verdicts that do not hold on a model are not shown; its sentence says what does.
+    """
     console = Console()
     every = [layer for one in named.values() for layer in one.layers]
-    measured = any(layer.measured is not None for layer in every)
+    measured = any(layer.logit_change is not None for layer in every)
     # In a narrow terminal every verdict would break in two; margins are in the files and the report.
     wide = console.width >= 9 + len(named) * (35 if measured else 24)
     columns: dict[str, Callable[[LayerFinding], str]] = {}
@@ -56,8 +60,8 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
         of_margins = Precision.of(layer.margin for layer in every)
         columns["margin"] = lambda layer: of_margins(layer.margin, signed=True)
     if measured:
-        of_changes = Precision.of(layer.measured for layer in every)
-        columns["measured" if wide else "change"] = lambda layer: of_changes(layer.measured, signed=True)
+        of_changes = Precision.of(layer.logit_change for layer in every)
+        columns["measured" if wide else "change"] = lambda layer: of_changes(layer.logit_change, signed=True)
     table = Table(title="Why, by layer", title_justify="left", box=HEAVY_HEAD if wide else SIMPLE_HEAD)
     table.add_column("layer", justify="right")
     for name in named:
@@ -66,15 +70,17 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
             table.add_column(column, justify="right")
     for number, layers in enumerate(zip_longest(*(one.layers for one in named.values())), 1):
         cells = []
-        for layer in layers:  # None where a model has fewer
-            cells += [""] if layer is None else [_verdict(layer)]
-            cells += ["" if layer is None else read(layer) for read in columns.values()]
+        for layer, one in zip(layers, named.values(), strict=True):  # None where a model has fewer
+            holds = verdicts_hold(one.skills)
+            cells += [""] if layer is None else [_verdict(layer) if holds else "–"]
+            for column, read in columns.items():
+                cells.append("" if layer is None else "–" if column == "margin" and not holds else read(layer))
         table.add_row(str(number), *cells)
     console.print(table)
     meanings = {
         "margin": "margin: log of how much faster the token mean grows than the rest",
-        "measured": "measured: change of t_sim over the layer",
-        "change": "change: of t_sim over the layer, as measured",
+        "measured": "measured: change of logit t_sim over the layer",
+        "change": "change: of logit t_sim over the layer, as measured",
     }
     console.print("; ".join(meanings[column] for column in columns) + ".", style="dim")
     for name, one in named.items():
@@ -86,22 +92,23 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
 
 
 def _layers(explanation: Explanation) -> Table:
-    """A row per layer; columns that no layer fills are left out."""
-    best = best_rule(explanation.scores)
+    """A row per layer; columns that no layer fills are left out, and verdicts where they do not hold."""
+    best, hold = best_tier(explanation.skills), verdicts_hold(explanation.skills)
     table = Table(title=f"{escape(explanation.name)} — why, by layer", title_justify="left")
     table.add_column("layer", justify="right")
-    table.add_column("verdict")
+    if hold:
+        table.add_column("verdict")
     shown = [
         (name, read)
-        for name, read in _columns(None if best is None else best.rule)
-        if any(map(_filled(read), explanation.layers))
+        for name, read in _columns(None if best is None else best.name)
+        if any(map(_filled(read), explanation.layers)) and (hold or name != "margin")
     ]
     for name, _ in shown:
         table.add_column(escape(name), justify="right", overflow="fold")
     says = [Precision.of(map(read, explanation.layers)) for _, read in shown]
     for one in explanation.layers:
         numbers = (say(read(one)) for (_, read), say in zip(shown, says, strict=True))
-        table.add_row(str(one.layer), _verdict(one), *numbers)
+        table.add_row(str(one.layer), *([_verdict(one)] if hold else []), *numbers)
     return table
 
 
@@ -110,16 +117,16 @@ def _verdict(one: LayerFinding) -> str:
     return f"[{style}]{one.verdict}[/{style}]" if style else escape(one.verdict)
 
 
-def _columns(rule: str | None) -> list[tuple[str, Callable[[LayerFinding], float | None]]]:
+def _columns(tier: str | None) -> list[tuple[str, Callable[[LayerFinding], float | None]]]:
     columns: list[tuple[str, Callable[[LayerFinding], float | None]]] = [
+        ("measured", lambda one: one.logit_change),
         ("margin", lambda one: one.margin),
         ("σ", lambda one: one.scale),
         ("mean", lambda one: one.mean_modulus),
         ("rest", lambda one: one.rest_modulus),
-        ("measured", lambda one: one.measured),
     ]
-    if rule is not None:
-        columns.append((f"predicted: {rule}", lambda one: one.predicted.get(rule)))
+    if tier is not None:
+        columns.insert(0, (f"foretold by {tier}", lambda one: one.predicted.get(tier)))
     gains = {"gain mean": "mean", "gain rest": "rest", "mean→rest": "mean_to_rest", "rest→mean": "rest_to_mean"}
     return columns + [(title, _gain(part)) for title, part in gains.items()]
 
@@ -135,12 +142,13 @@ def _filled(read: Callable[[LayerFinding], float | None]) -> Callable[[LayerFind
     return lambda one: read(one) is not None
 
 
-def _scores(scores: Sequence[RuleScore]) -> Table:
-    table = Table(title="How well each rule tells the direction of a layer's change", title_justify="left")
-    table.add_column("rule")
-    for name in ("layers", "accuracy", "balanced", "majority", "rank corr."):
+def _skills(skills: Sequence[Skill]) -> Table:
+    table = Table(title="How well each tier of knowledge foretells these layers", title_justify="left")
+    table.add_column("tier")
+    table.add_column("knows")
+    for name in ("balanced", "accuracy", "explained"):
         table.add_column(name, justify="right")
-    for score in scores:
-        numbers = (score.accuracy, score.balanced_accuracy, score.majority, score.rank_correlation)
-        table.add_row(escape(score.rule), str(score.layers), *map(Precision(), numbers))
+    for one in skills:
+        numbers = map(Precision(2), (one.balanced_accuracy, one.accuracy, one.explained))
+        table.add_row(escape(one.name), escape(one.knows), *numbers)
     return table

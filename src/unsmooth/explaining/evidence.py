@@ -67,7 +67,9 @@ class Evidence:
     stack: Stack | None = None
     digests: list[bytes] = field(default_factory=list)
     broken_at: dict[int, int] = field(default_factory=dict)
-    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+    drawing: dict[str, torch.Generator] = field(
+        default_factory=lambda: {tier: torch.Generator().manual_seed(0) for tier in TIERS}
+    )
 
     def add(self, view: BatchView, weights: dict[str, Weights], spectral_sequences: int, jacobian: bool) -> None:
         """Take one batch in."""
@@ -182,7 +184,7 @@ class Evidence:
             for layer, found in zip(view.layers, self.layers, strict=True)
         ]
         for name, tier in TIERS.items():
-            told = foretell(tier, view.layers, real_BN, attention, self.generator)
+            told = foretell(tier, view.layers, real_BN, attention, self.drawing[name])
             try:
                 for change_B, found, good_B in zip(told, self.layers, whole, strict=True):
                     if change_B is not None:

@@ -81,25 +81,30 @@ def skill_of(found: Iterable[Skill], name: str) -> Skill | None:
 def beats_persistence(one: Skill, found: Sequence[Skill]) -> bool:
     """Whether it tells the directions of this model's layers better than persistence does.
 
-    By balanced accuracy; by accuracy where layers all go one way.
+    The balanced accuracy is higher and the accuracy no lower; where layers all go one way the accuracy is higher.
     """
     other = skill_of(found, PERSISTENCE)
     if other is None:
         return False
     if one.balanced_accuracy is None or other.balanced_accuracy is None:
         return one.accuracy > other.accuracy
-    return one.balanced_accuracy > other.balanced_accuracy
+    return one.balanced_accuracy > other.balanced_accuracy and one.accuracy >= other.accuracy
 
 
-def best_tier(found: Sequence[Skill]) -> Skill | None:
-    """The tier that tells most of this model's layers, of those that beat persistence; None where none does.
+def able_tiers(found: Sequence[Skill]) -> list[Skill]:
+    """The tiers that beat persistence on this model, the one first that tells most; of equals, that which knows less.
 
-    T4, which runs the block itself, is the ceiling and no prediction. Of equals the one that knows less.
+    T4, which runs the block itself, is the ceiling and no prediction.
     """
     able = [one for one in found if one.name in TIERS and one.name != EXACT and beats_persistence(one, found)]
 
     def rank(one: Skill) -> tuple[float, float]:
         right = one.accuracy if one.balanced_accuracy is None else one.balanced_accuracy
-        return right, -math.inf if one.explained is None else one.explained
+        return -right, math.inf if one.explained is None else -one.explained
 
-    return max(able, key=rank, default=None)
+    return sorted(able, key=rank)
+
+
+def best_tier(found: Sequence[Skill]) -> Skill | None:
+    """The first of `able_tiers`; None where there is none."""
+    return next(iter(able_tiers(found)), None)

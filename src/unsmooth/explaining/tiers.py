@@ -100,7 +100,12 @@ def logit_similarity(split: Split, x_BND: Tensor) -> Tensor:
 
 def drawn_tokens(x_BND: Tensor, real_BN: Tensor, generator: torch.Generator) -> Tensor:
     """Tokens with the scales, and with mean and covariance of the directions, that the real ones have."""
-    return _imposed(x_BND, real_BN, lambda _, rest: random_rotation(len(rest), generator))
+    return _each(x_BND, real_BN, lambda _, x: _imposed(x, random_rotation(len(x), generator)))
+
+
+def isotropic_tokens(x_BND: Tensor, real_BN: Tensor, generator: torch.Generator) -> Tensor:
+    """Independent standard normal tokens in the place of the real ones, of which only the number is taken."""
+    return _each(x_BND, real_BN, lambda _, x: torch.randn(x.shape, generator=generator, dtype=x.dtype))
 
 
 def corrected_tokens(carried_BND: Tensor, x_BND: Tensor, real_BN: Tensor) -> Tensor:
@@ -109,26 +114,32 @@ def corrected_tokens(carried_BND: Tensor, x_BND: Tensor, real_BN: Tensor) -> Ten
     Q is the solution of the orthogonal Procrustes problem: with UΣVᵀ = R̂Ũᵀ, R̂ the deviations carried, it is UVᵀ.
     """
 
-    def nearest(sequence: int, rest: Tensor) -> Tensor:
-        carried = _directions(carried_BND[sequence, real_BN[sequence]])[1]
+    def nearest(sequence: int, x_ND: Tensor) -> Tensor:
+        rest, carried = (
+            direction - direction.mean(dim=0)
+            for direction in (_directions(x_ND)[1], _directions(carried_BND[sequence, real_BN[sequence]])[1])
+        )
         # With ones added, which no deviation meets, the mean of all tokens goes to itself whatever the rank.
-        left, _, right = torch.linalg.svd((carried - carried.mean(dim=0)) @ rest.T + 1.0)
-        found: Tensor = left @ right
-        return found
+        left, _, right = torch.linalg.svd(carried @ rest.T + 1.0)
+        return _imposed(x_ND, left @ right)
 
-    return _imposed(x_BND, real_BN, nearest)
+    return _each(x_BND, real_BN, nearest)
 
 
-def _imposed(x_BND: Tensor, real_BN: Tensor, rotation: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """diag(s)(1ūᵀ + QŨ) in the place of each sequence's real tokens; padding stays as it is."""
+def _each(x_BND: Tensor, real_BN: Tensor, tokens: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """Other tokens in the place of each sequence's real ones, in float64 on the CPU; padding stays as it is."""
     drawn = x_BND.clone()
     for sequence, real_N in enumerate(real_BN):
         if int(real_N.sum()) > 1:
-            scale, direction = _directions(x_BND[sequence, real_N])
-            mean = direction.mean(dim=0)
-            rest = direction - mean
-            drawn[sequence, real_N] = (scale * (mean + rotation(sequence, rest) @ rest)).to(x_BND)
+            drawn[sequence, real_N] = tokens(sequence, x_BND[sequence, real_N].double().cpu()).to(x_BND)
     return drawn
+
+
+def _imposed(x_ND: Tensor, rotation_NN: Tensor) -> Tensor:
+    """diag(s)(1ūᵀ + QŨ)."""
+    scale, direction = _directions(x_ND)
+    mean = direction.mean(dim=0)
+    return scale * (mean + rotation_NN @ (direction - mean))
 
 
 def _directions(x_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,12 +159,6 @@ def random_rotation(tokens: int, generator: torch.Generator) -> Tensor:
         return torch.as_tensor(whole * upper.diagonal().sign())
 
     return basis() @ basis().T
-
-
-def isotropic_tokens(x_BND: Tensor, real_BN: Tensor, generator: torch.Generator, scale: float = 1.0) -> Tensor:
-    """Independent normal tokens in the place of the real ones, of which only the number is taken."""
-    drawn = scale * torch.randn(x_BND.shape, generator=generator, dtype=torch.float64).to(x_BND)
-    return torch.where(real_BN.unsqueeze(-1), drawn, x_BND)
 
 
 def attended_by(layer: LayerView, values: ValueProjection, maps_BHNN: Tensor, x_BND: Tensor) -> Tensor:

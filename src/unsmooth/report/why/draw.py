@@ -80,10 +80,10 @@ def draw_verdicts(tables: Tables) -> altair.LayerChart:
 
 
 def draw_prediction(tables: Tables) -> altair.LayerChart:
-    """Predicted against measured change; points in the right direction lie in the quadrants of equal signs."""
+    """Foretold against measured change; points in the right direction lie in the quadrants of equal signs."""
     alt = import_extra("altair")
-    x = alt.X("predicted:Q", title="predicted change of t_sim, or its sign").scale(padding=14)
-    y = alt.Y("measured:Q", title="measured change of t_sim").scale(padding=14)
+    x = alt.X("predicted:Q", title="foretold change of logit t_sim").scale(padding=14)
+    y = alt.Y("measured:Q", title="measured change of logit t_sim").scale(padding=14)
     domain = list(_DIRECTIONS)
     shapes = [shape for _, shape in _DIRECTIONS.values()]
     shape = alt.Shape("direction:N", legend=_legend(columns=2)).scale(domain=domain, range=shapes)

@@ -27,7 +27,7 @@ def why_figures(explanation: Explanation) -> dict[str, altair.LayerChart]:
     """Every picture that the explanation's data gives, by name.
 
     Returns:
-        Altair charts: ``eigenvalues-layer-1`` and so on, ``verdicts``, ``prediction-…`` for every rule,
+        Altair charts: ``eigenvalues-layer-1`` and so on, ``verdicts``, ``prediction-…`` for every tier that holds,
         ``breakdown``, ``attention-…`` for every quantity, ``gains`` and ``escalation``. What has no data is left out.
     """
     taken: set[str] = set()

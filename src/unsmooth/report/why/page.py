@@ -37,6 +37,13 @@ class Part:
         """The growth over the stack in words; None without data."""
         return None if self.explanation.stack is None else stack_in_words(self.explanation.stack)
 
+    @property
+    def verdicts_missing(self) -> str:
+        """Why no verdict is drawn."""
+        from unsmooth.explaining.words import verdicts_judged  # brings torch, which no import of the report waits for
+
+        return verdicts_judged(self.explanation.skills) if self.explanation.layers else "No layer was explained."
+
     def look(self, verdict: str) -> Look:
         """Sign and colour of a verdict."""
         return LOOKS[verdict]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.series import number, printable
+from unsmooth.report.series import number
 from unsmooth.report.why import draw, rows
 from unsmooth.report.why.words import (
     CLOUD_READING,
@@ -144,8 +144,10 @@ class Figures:
         )
 
     def _verdicts(self) -> Iterable[Panel]:
+        from unsmooth.explaining.words import verdicts_hold  # brings torch, which no import of the report waits for
+
         cells = rows.verdict_rows(self.explanation, self.limits.words)
-        if cells:
+        if cells and verdicts_hold(self.explanation.skills):
             lines = len({cell["row"] for cell in cells})
             columns = len({cell["layer"] for cell in cells})
             height = lines * (24 if lines <= 17 else 15)
@@ -154,17 +156,14 @@ class Figures:
             yield Panel(title, "", caption, {"cells": cells}, draw.draw_verdicts, height, least=90 + 16 * columns)
 
     def _prediction(self) -> Iterable[Panel]:
-        from unsmooth.explaining.score import best_rule  # brings torch, which no import of the report waits for
+        from unsmooth.explaining.score import able_tiers
 
-        given = (rule for one in self.explanation.layers for rule in one.predicted)
-        best = best_rule(self.explanation.scores)  # the one that is shown first
-        for rule in dict.fromkeys([*([best.rule] if best else []), *self.explanation.rules, *given]):
-            points = rows.prediction_rows(self.explanation.layers, rule)
+        for one in able_tiers(self.explanation.skills):
+            points = rows.prediction_rows(self.explanation.layers, one.name)
             if points:
-                title = f"Predicted and measured change: {printable(rule)}"
-                caption = prediction_caption(self.explanation, rule, points)
                 tables = {"points": points, "zero": [{"zero": 0}]}
-                yield Panel(title, printable(rule), caption, tables, draw.draw_prediction, 340, key=rule)
+                title, caption = f"Foretold and measured change: {one.name}", prediction_caption(one)
+                yield Panel(title, one.name, caption, tables, draw.draw_prediction, 340, key=one.name)
 
     def _breakdown(self) -> Iterable[Panel]:
         shares = rows.breakdown_rows(self.explanation.layers)

@@ -186,11 +186,11 @@ def verdict_label(verdict: str) -> str:
     return f"{LOOKS[verdict].sign} {verdict}"
 
 
-def prediction_rows(layers: Iterable[LayerFinding], rule: str) -> Rows:
-    """Predicted beside measured change of t_sim, where both are there."""
+def prediction_rows(layers: Iterable[LayerFinding], tier: str) -> Rows:
+    """Foretold beside measured change of logit t_sim, where both are there."""
     rows = []
     for one in layers:
-        predicted, measured = number(one.predicted.get(rule)), number(one.measured)
+        predicted, measured = number(one.predicted.get(tier)), number(one.logit_change)
         if predicted is not None and measured is not None:
             right = (predicted > 0, predicted < 0) == (measured > 0, measured < 0)
             says = "direction foretold" if right else "direction missed"

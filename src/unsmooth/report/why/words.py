@@ -11,7 +11,7 @@ from unsmooth.numbers import spoken
 from unsmooth.report.series import number, printable
 
 if TYPE_CHECKING:
-    from unsmooth.explaining.result import Explanation, LayerFinding, Stack
+    from unsmooth.explaining.result import Explanation, LayerFinding, Skill, Stack
 
 CLOUD_READING = (
     "Attention that averages all tokens leaves what differs between them as it was, so a mode in which all tokens are "
@@ -49,7 +49,7 @@ def verdicts_caption(explanation: Explanation) -> str:
         said.append(f"Heads, each as if alone in its layer: {_counted(explanation.heads)}.")
     from unsmooth.explaining.words import verdicts_judged  # brings torch, which no import of the report waits for
 
-    said.append(verdicts_judged(explanation.scores))
+    said.append(verdicts_judged(explanation.skills))
     return " ".join(filter(None, said))
 
 
@@ -58,19 +58,13 @@ def _counted(findings: Sequence[Any]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
-def prediction_caption(explanation: Explanation, rule: str, points: Sequence[dict[str, Any]]) -> str:
-    """The rule in words and how well it does, with what guessing gets."""
-    definition = explanation.rules.get(rule)
-    parts = [f"{printable(rule)}: {printable(definition).rstrip('.')}."] if definition else []
-    right = sum(point["direction"] == "direction foretold" for point in points)
-    parts.append(f"The direction is right in {right} of {len(points)} layers.")
-    score = next((one for one in explanation.scores if one.rule == rule), None)
-    if score is not None:
-        parts.append(
-            f"Spearman's rank correlation {spoken(score.rank_correlation)}; balanced accuracy "
-            f"{spoken(score.balanced_accuracy)}; always guessing the commoner direction gets {spoken(score.majority)}."
-        )
-    return " ".join(parts)
+def prediction_caption(one: Skill) -> str:
+    """What the tier knew and how well it does."""
+    return (
+        f"{one.name} knows {printable(one.knows)}. It tells the direction of {one.accuracy:.0%} of {one.layers} "
+        f"layers; balanced accuracy {spoken(one.balanced_accuracy)}, share of the variance explained "
+        f"{spoken(one.explained)}."
+    )
 
 
 def breakdown_caption(layers: Sequence[LayerFinding]) -> str:
