@@ -13,7 +13,7 @@ from tests.explaining.seeing import BY_NAME, encoder, found, numbers, set_values
 from tests.explaining.test_observe import hooks
 from tests.models.entries import ENTRIES
 from tests.models.entry import Entry
-from unsmooth.explaining import RULES
+from unsmooth.explaining import TIERS
 
 
 def families() -> list[Any]:
@@ -35,7 +35,7 @@ def test_every_family_is_explained_whole(entry: Entry) -> None:
     assert len(explanation.layers) == entry.calls
     for layer in explanation.layers:
         assert layer.place == ("post" if entry.style == "post" else "pre")
-        assert set(layer.predicted) == set(RULES)
+        assert set(layer.predicted) == set(TIERS)
         assert layer.gains is not None
         assert layer.breakdown is not None
         assert layer.rest_modulus is not None
@@ -45,7 +45,7 @@ def test_every_family_is_explained_whole(entry: Entry) -> None:
     assert not any(map(math.isnan, values))
     assert explanation.stack is not None
     assert math.isfinite(explanation.stack.margin)
-    assert {score.layers for score in explanation.scores} == {entry.calls}
+    assert {one.layers for one in explanation.skills} == {entry.calls}
     without = found(entry.model())
     assert all(layer.verdict in ("smoothing", "sharpening", "preserving", "undecided") for layer in without.layers)
     assert not any(math.isnan(layer.margin) for layer in without.layers)

@@ -11,7 +11,7 @@ from tests.explaining.seeing import BY_NAME, encoder, similarity, streams, token
 from tests.functional.references import mean_cosine as reference_cosine
 from tests.models.entry import Padding, real_tokens
 from unsmooth import UnsmoothError, explain, functional
-from unsmooth.explaining import Explanation
+from unsmooth.explaining import TIERS, Explanation
 
 CASES = [("bert-tiny", "right"), ("gpt2-tiny", "left"), ("torch_encoder-pre-batch-first", "right")]
 
@@ -70,8 +70,8 @@ def numbers(found: Explanation) -> dict[str, list[float | None]]:
     by_name: dict[str, list[float | None]] = {
         name: [getattr(layer, name) for layer in found.layers] for name in columns
     }
-    for rule in found.rules:
-        by_name[rule] = [layer.predicted.get(rule) for layer in found.layers]
+    for tier in TIERS:
+        by_name[tier] = [layer.predicted.get(tier) for layer in found.layers]
     return by_name
 
 
@@ -135,7 +135,7 @@ def test_single_tokens_are_left_out_and_noted() -> None:
     mixed = {"input_ids": batch["input_ids"], "attention_mask": lengths_mask(6, 1, 4).long()}
     kept = {name: value[[0, 2]] for name, value in mixed.items()}
     found, wanted = (explain(model, data, progress=False) for data in (mixed, kept))
-    assert_same(wanted, found, {"similarity_before", "similarity_after", "escalation", "jacobian", "attention"})
+    assert_same(wanted, found, {"similarity_before", "similarity_after", "escalation", "T1", "T2", "T4"})
     assert any("1 sequences of a single token were left out" in note for note in found.notes)
     assert not any("single token" in note for note in wanted.notes)
     assert found.manifest["data"]["sequences"] == 2

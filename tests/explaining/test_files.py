@@ -13,7 +13,7 @@ import torch
 
 from tests.explaining.seeing import encoder, streams
 from unsmooth import UnsmoothError, explain, load_explanation
-from unsmooth.explaining import Breakdown, Explanation, Gains, HeadFinding, LayerFinding, Stack
+from unsmooth.explaining import TIERS, Breakdown, Explanation, Gains, HeadFinding, LayerFinding, Stack
 from unsmooth.explaining.files import to_json
 
 NAN = math.nan
@@ -53,7 +53,7 @@ def test_round_trip_without_data(of_weights: Explanation, tmp_path: Path) -> Non
     read = load_explanation(of_weights.save(tmp_path))
     assert same(read, of_weights)
     assert read.stack is None
-    assert read.scores == ()
+    assert read.skills == ()
     assert read.layers[0].gains is None
     assert read.heads[0].second_eigenvalue is None
 
@@ -84,7 +84,7 @@ def test_json_has_only_what_json_has(found: Explanation) -> None:
     broken = replace(found, layers=(replace(found.layers[0], margin=NAN, mean_modulus=math.inf),))
     text = json.dumps(to_json(broken), allow_nan=False)
     content = json.loads(text)
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert content["layers"][0]["margin"] is None
     pair = content["heads"][0]["feature_eigenvalue"]
     assert complex(*pair) == found.heads[0].feature_eigenvalue
@@ -95,13 +95,13 @@ def test_frame_of_layers(found: Explanation) -> None:
     assert frame["layer"].tolist() == [1, 2]
     plain = {item.name for item in fields(LayerFinding)} - {"eigenvalues", "gains", "breakdown", "predicted"}
     nested = {f"gains_{item.name}" for item in fields(Gains)} | {f"breakdown_{item.name}" for item in fields(Breakdown)}
-    assert set(frame.columns) == plain | nested | {"measured"} | {f"predicted_{name}" for name in found.rules}
+    assert set(frame.columns) == plain | nested | {"measured"} | {f"predicted_{name}" for name in TIERS}
     row = frame.iloc[1]
     one = found.layers[1]
     assert row["measured"] == one.measured
     assert one.gains is not None
     assert row["gains_rest_to_mean"] == one.gains.rest_to_mean
-    assert row["predicted_jacobian"] == one.predicted["jacobian"]
+    assert row["predicted_T2"] == one.predicted["T2"]
 
 
 def test_frame_of_heads(found: Explanation) -> None:
@@ -112,8 +112,8 @@ def test_frame_of_heads(found: Explanation) -> None:
 
 
 def test_frames_without_data_have_the_same_columns(of_weights: Explanation, found: Explanation) -> None:
-    with_rules = [column for column in found.to_frame().columns if not column.startswith("predicted_")]
-    assert list(of_weights.to_frame().columns) == with_rules
+    without_tiers = [column for column in found.to_frame().columns if not column.startswith("predicted_")]
+    assert list(of_weights.to_frame().columns) == without_tiers
     assert of_weights.to_frame()["gains_mean"].isna().all()
     assert replace(of_weights, heads=()).to_frame("heads").empty
 
@@ -139,9 +139,9 @@ def test_csv_are_the_frames(found: Explanation, tmp_path: Path) -> None:
         b"[]",
         b'"text"',
         b"\xff\xfe\x00broken",
-        b'{"format": 1}',
+        b'{"format": 2}',
         b'{"format": 99}',
-        b'{"format": 1, "name": "x", "layers": [{}], "heads": []}',
+        b'{"format": 2, "name": "x", "layers": [{}], "heads": []}',
     ],
 )
 def test_broken_files_are_told_in_one_line(content: bytes, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_files_of_another_shape_are_told_in_one_line(change: str, found: Explana
     elif change == "missing":
         del content["heads"][0]["margin"]
     elif change == "unknown":
-        content["scores"][0]["luck"] = 1.0
+        content["skills"][0]["luck"] = 1.0
     else:
         content["layers"] = 3
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -10,7 +10,7 @@ from torch import nn
 from tests.explaining.seeing import BY_NAME, Matrix, encoder, found_by_spectra, set_values, streams
 from tests.models.entry import Entry
 from tests.report.fake_explanations import layer_finding
-from unsmooth.explaining.result import RuleScore
+from unsmooth.explaining.result import Skill
 from unsmooth.explaining.words import sentence, verdicts_judged
 
 
@@ -21,25 +21,27 @@ def test_the_sentence_counts_verdicts() -> None:
     assert "3 layers taken alone, 2 smoothing and 1 preserving (weights only)" in found_by_spectra(model).sentence
 
 
-def scored(rule: str, right: float, balanced: float | None, guessing: float) -> RuleScore:
-    return RuleScore(rule, "", 6, right, balanced, guessing, None)
+def skilled(name: str, right: float, balanced: float | None, explained: float | None = None) -> Skill:
+    return Skill(name, f"what {name} knows", 6, explained, right, balanced)
 
 
 def test_the_sentence_leads_with_what_was_measured_and_what_foretells_it() -> None:
     layers = [layer_finding(layer) for layer in range(1, 7)]  # t_sim rises over every other layer
-    rises = sum(layer.measured > 0 for layer in layers)
-    lost, useful = scored("dominance", 0.17, 0.5, 0.83), scored("jacobian", 1.0, 1.0, 0.83)
-    text = sentence("vit", layers, [lost, useful], None)
-    assert text.startswith(
-        f"vit: measured, t_sim rises over {rises} and falls over {6 - rises} of 6 layers; the rule jacobian foretells "
-        "100% of the directions, always guessing the commoner one 83%; taken alone, of 6 layers "
+    other = skilled("persistence", 0.5, 0.5, -0.3)
+    wrong, right = skilled("verdicts", 0.17, 0.5), skilled("verdicts", 0.83, 0.8)
+    useful, lost = skilled("T2", 1.0, 1.0, 0.83), skilled("T2", 0.5, 0.5, 0.2)
+    text = sentence("vit", layers, [useful, other, right], None)
+    assert text == (
+        "vit: measured, t_sim rises over 3 and falls over 3 of 6 layers; T2, which knows what T2 knows, foretells "
+        "100% of the directions and 83% of the variance; persistence 50% and none of the variance; taken alone, of 6 "
+        "layers 3 smoothing and 3 sharpening."
     )
-    assert text.endswith("which gets only 17% of the directions right.")
-    alone = sentence("vit", layers, [lost], None)
-    assert "; no rule foretells the direction as well as always guessing the commoner one 83%; " in alone
-    assert "always guessing the commoner direction is in 83%. They say what a layer repeated" in verdicts_judged([lost])
-    assert "They say" not in verdicts_judged([scored("dominance", 0.9, 0.9, 0.83)])
-    assert verdicts_judged([useful]) == ""
+    alone = sentence("vit", layers, [lost, other, wrong], None)
+    assert alone.endswith("no tier foretells the directions better than persistence, which is right in 50%.")
+    judged = verdicts_judged([other, wrong])
+    assert "right in 17% of 6 layers (balanced 50%); persistence in 50% (balanced 50%). They say what" in judged
+    assert "They say" not in verdicts_judged([other, right])
+    assert verdicts_judged([useful, other]) == ""
 
 
 def test_the_sentence_of_a_model_with_nan_says_so_first() -> None:

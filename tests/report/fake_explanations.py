@@ -14,15 +14,12 @@ from unsmooth.explaining.result import (
     Gains,
     HeadFinding,
     LayerFinding,
-    RuleScore,
+    Skill,
     Stack,
 )
 
 DEPTH, HEADS, WIDTH = 6, 4, 48
-RULES = {
-    "extreme_eigenvalue": "rise where the largest |1 + λ| of the summed value projection exceeds 1",
-    "jacobian": "change of t_sim to first order, from the block's Jacobian at real activations",
-}
+KNOWS = {"T1": "the weights and the statistics of the embedding", "T2": "the weights and the layer's statistics"}
 
 
 def cloud(layer: int, width: int = WIDTH) -> tuple[complex, ...]:
@@ -57,7 +54,8 @@ def layer_finding(layer: int) -> LayerFinding:
         similarity_after=after,
         cosine_before=before,
         cosine_after=after,
-        predicted={"extreme_eigenvalue": 1.0, "jacobian": 0.05 if smooths else -0.01 * layer},
+        logit_change=0.4 if smooths else -0.2,
+        predicted={"T1": 1.0, "T2": 0.3 if smooths else -0.1 * layer},
         breakdown=shares,
         escalation=(after - before) / (1 - before),
         escalation_bound=before * (1 - 0.3**2) / 2,
@@ -100,11 +98,12 @@ def full_explanation(name: str = "all-MiniLM-L6-v2") -> Explanation:
         name=name,
         layers=tuple(layer_finding(layer) for layer in layers),
         heads=tuple(head_finding(layer, head) for layer in layers for head in range(HEADS)),
-        scores=(
-            RuleScore("extreme_eigenvalue", RULES["extreme_eigenvalue"], 6, 0.5, 0.5, 0.5, None),
-            RuleScore("jacobian", RULES["jacobian"], 6, 1.0, 1.0, 0.5, 0.878),
+        skills=(
+            Skill("T1", KNOWS["T1"], 6, -1.125, 0.5, 0.5),
+            Skill("T2", KNOWS["T2"], 6, 0.878, 1.0, 1.0),
+            Skill("persistence", "what the layer before did", 6, -3.0, 0.25, 0.25),
+            Skill("verdicts", "which modes would grow fastest", 6, None, 1.0, 1.0),
         ),
-        rules=RULES,
         stack=Stack(0.3, -0.1, DEPTH),
         manifest={"model": {"id": "sentence-transformers/all-MiniLM-L6-v2"}, "data": {"sequences": 16}},
         notes=("Attention was taken from 16 sequences.",),
@@ -116,7 +115,7 @@ def weights_alone(name: str = "from weights") -> Explanation:
     """What is left where there is no data: no attention, no activations, nothing measured."""
     whole = full_explanation(name)
     activations = ("scale", "drift", "gains", "breakdown", "escalation", "escalation_bound")
-    streams = ("similarity_before", "similarity_after", "cosine_before", "cosine_after")
+    streams = ("similarity_before", "similarity_after", "cosine_before", "cosine_after", "logit_change")
     nothing = dict.fromkeys((*activations, *streams, "rest_modulus", "mode_cosine"))
     chance = ("random_second_eigenvalue", "softmax_second_eigenvalue")
     spectra = ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy", *chance)
@@ -125,7 +124,7 @@ def weights_alone(name: str = "from weights") -> Explanation:
         whole,
         layers=tuple(replace(one, **nothing, predicted={}) for one in whole.layers),
         heads=tuple(replace(one, **unknown) for one in whole.heads),
-        scores=(),
+        skills=(),
         stack=None,
         manifest={},
         notes=(),
@@ -146,12 +145,13 @@ def hostile_explanation() -> Explanation:
         eigenvalues=(complex(NAN, 0), complex(math.inf, 1), 0.5 + 0.5j, 0.5 - 0.5j),
         gains=Gains(NAN, math.inf, 0.1, 0.1, NAN, math.inf),
         similarity_after=NAN,
-        predicted={HOSTILE: math.inf, "jacobian": 0.1},
+        logit_change=NAN,
+        predicted={HOSTILE: math.inf, "T2": 0.1},
         breakdown=Breakdown(NAN, 0.1, -math.inf, 0.0),
         escalation=-math.inf,
         escalation_bound=NAN,
     )
-    first = replace(whole.layers[0], predicted={HOSTILE: 0.5, "jacobian": 0.05})
+    first = replace(whole.layers[0], predicted={HOSTILE: 0.5, "T2": 0.05})
     head = replace(
         whole.heads[0],
         reason=f"head {HOSTILE}",
@@ -164,8 +164,11 @@ def hostile_explanation() -> Explanation:
         whole,
         layers=(first, whole.layers[1], broken, *whole.layers[3:]),
         heads=(head, *whole.heads[1:]),
-        rules={**RULES, HOSTILE: f"defined as {HOSTILE}"},
-        scores=(RuleScore(HOSTILE, f"defined as {HOSTILE}", 1, NAN, None, math.inf, NAN),),
+        skills=(
+            Skill(HOSTILE, f"knows {HOSTILE}", 1, NAN, math.inf, None),
+            Skill("T2", f"knows {HOSTILE}", 6, NAN, 0.5, 0.5),
+            Skill("persistence", f"knows {HOSTILE}", 6, -math.inf, 0.25, 0.25),
+        ),
         stack=Stack(NAN, math.inf, 6),
         manifest={HOSTILE: [HOSTILE, NAN]},
         notes=(f"note {HOSTILE}",),

@@ -14,7 +14,7 @@ import pytest
 from tests.report.fake_explanations import (
     DEPTH,
     HEADS,
-    RULES,
+    KNOWS,
     WIDTH,
     full_explanation,
     head_finding,
@@ -36,7 +36,7 @@ pytest.importorskip("vl_convert", reason="the report extra is not installed")
 
 ABSENT = (
     "No prediction was compared with a measured change: that needs data.",
-    "No rule was scored: that needs data.",
+    "No tier was scored: that needs data.",
     "The change was not broken down by cause: that needs data.",
     "No attention maps were taken, so nothing is known of their spectra.",
     "No Jacobian was taken: that needs data.",
@@ -87,13 +87,13 @@ def test_smallest_token_eigenvalue_is_real_and_not_the_mean() -> None:
 
 
 def test_directions_are_compared_by_sign() -> None:
-    rising = layer_finding(1)  # measured +0.1
+    rising = layer_finding(1)  # logit t_sim rises by 0.4
     cases = {0.2: "foretold", -0.2: "missed", 0.0: "missed"}
     for predicted, word in cases.items():
-        (found,) = prediction_rows([replace(rising, predicted={"rule": predicted})], "rule")
+        (found,) = prediction_rows([replace(rising, predicted={"T1": predicted})], "T1")
         assert found["direction"] == f"direction {word}"
-        assert found["measured"] == pytest.approx(0.1)
-    assert prediction_rows([replace(rising, predicted={"rule": NAN}), replace(rising, predicted={})], "rule") == []
+        assert found["measured"] == pytest.approx(0.4)
+    assert prediction_rows([replace(rising, predicted={"T1": NAN}), replace(rising, predicted={})], "T1") == []
 
 
 def test_every_picture_is_there_and_valid_vega_lite() -> None:
@@ -102,7 +102,7 @@ def test_every_picture_is_there_and_valid_vega_lite() -> None:
         [
             *(f"eigenvalues-layer-{layer}" for layer in range(1, DEPTH + 1)),
             "verdicts",
-            *(f"prediction-{rule}" for rule in RULES),
+            *("prediction-t2", "prediction-t1"),
             "breakdown",
             *(f"attention-{name}" for name in ("second_eigenvalue", "quotient_norm", "dobrushin", "entropy")),
             "gains",
@@ -177,11 +177,11 @@ def test_figures_of_a_hostile_explanation_are_well_formed_and_literal() -> None:
         assert HOSTILE in words
         assert "NaN" not in svg
     assert "eigenvalues-layer-3" in figures
-    assert "prediction-script-img-src-x-onerror-alert-1" in figures
+    assert "prediction-t2" in figures
 
 
 def test_figures_are_saved_in_the_formats_asked_for(tmp_path: Path) -> None:
-    small = replace(full_explanation(), layers=(layer_finding(1),), heads=(), scores=())
+    small = replace(full_explanation(), layers=(layer_finding(1),), heads=(), skills=())
     written = save_why_figures(small, tmp_path / "new", formats=("svg", "png", "pdf"))
     names = [f"{name}.{kind}" for name in why_figures(small) for kind in ("svg", "png", "pdf")]
     assert [file.name for file in written] == names
@@ -192,11 +192,30 @@ def test_figures_are_saved_in_the_formats_asked_for(tmp_path: Path) -> None:
         save_why_figures(small, tmp_path, formats=("gif",))
 
 
-def test_page_tells_reasons_and_scores(reports: dict[str, Path]) -> None:
+def test_verdicts_and_tiers_that_lose_to_persistence_are_not_drawn() -> None:
+    whole = full_explanation()
+    first, second, other, verdicts = whole.skills
+    wrong = [replace(one, accuracy=0.2, balanced_accuracy=0.2) for one in (first, verdicts)]
+    lost = replace(whole, skills=(wrong[0], second, other, wrong[1]))
+    assert {"verdicts", "prediction-t1"}.isdisjoint(why_figures(lost))
+    page = report_html([], [lost])
+    assert page.count("persistence in 25% (balanced 25%). They say what a layer repeated for ever would do") == 1
+    assert "What decides, and what would change it" not in page
+    assert "No tier foretells" not in page
+    assert "No tier foretells" in report_html([], [replace(whole, skills=(wrong[0], other))])
+
+
+def test_what_foretells_stands_before_verdicts() -> None:
+    page = report_html([], [full_explanation()])
+    order = [page.index(title) for title in ("Foretold against measured", "What changed t_sim", "Verdict by layer")]
+    assert order == sorted(order)
+
+
+def test_page_tells_reasons_and_skills(reports: dict[str, Path]) -> None:
     page = without_runtime(reports["why-alone"])
     for text in (
         "A stream 2.5 times as large would turn it.",
-        RULES["jacobian"],
+        KNOWS["T2"],
         "+0.878",
         "encoder.layer.5",
         "Attention was taken from 16 sequences.",

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.report.conftest import Visit
-from tests.report.fake_explanations import DEPTH, HEADS, RULES, WIDTH
+from tests.report.fake_explanations import DEPTH, HEADS, KNOWS, WIDTH
 from tests.report.fakes import HOSTILE
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Visit]
 # What was measured comes before the verdicts.
-FIGURES = ["breakdown", "prediction", "verdicts", "eigenvalues", "attention", "gains", "escalation"]
+FIGURES = ["prediction", "breakdown", "verdicts", "eigenvalues", "attention", "gains", "escalation"]
 
 
 def choose(seen: Visit, figure: str, label: str) -> None:
@@ -81,16 +81,16 @@ def test_choosing_a_layer_changes_the_cloud_and_units_stay_equal(visit: Open) ->
     assert seen.complaints == []
 
 
-def test_choosing_a_rule_and_a_quantity(visit: Open) -> None:
+def test_choosing_a_tier_and_a_quantity(visit: Open) -> None:
     seen = visit("why-alone")
-    # The rule that does best comes first.
-    assert "right in 6 of 6 layers" in caption(seen, "prediction")
-    assert "rank correlation 0.878" in caption(seen, "prediction")
+    # The tier that does best comes first.
+    assert "the direction of 100% of 6 layers" in caption(seen, "prediction")
+    assert "variance explained 0.878" in caption(seen, "prediction")
     before = marks(seen, "prediction", ".mark-symbol.role-mark path")
-    choose(seen, "prediction", "extreme_eigenvalue")
-    assert RULES["extreme_eigenvalue"] in caption(seen, "prediction")
+    choose(seen, "prediction", "T1")
+    assert KNOWS["T1"] in caption(seen, "prediction")
     assert marks(seen, "prediction", ".mark-symbol.role-mark path") != before
-    assert len(marks(seen, "attention", ".mark-line path")) == 2
+    assert len(marks(seen, "attention", ".mark-line path")) == 3  # the mean of the heads, and two kinds of chance
     choose(seen, "attention", "Dobrushin coefficient")
     assert len(marks(seen, "attention", ".mark-line path")) == 1
     assert "Half the largest 1-norm" in caption(seen, "attention")
@@ -112,11 +112,10 @@ def test_one_explanation_at_a_time_is_in_view(visit: Open) -> None:
 
 def test_hostile_strings_are_text_and_broken_numbers_are_gaps(visit: Open) -> None:
     seen = visit("why-hostile")
-    for place in (".why h3", ".why .sentence", ".why .notes", ".reasons", ".scores", "[data-figure=prediction] select"):
+    for place in (".why h3", ".why .sentence", ".why .notes", ".reasons", ".scores"):
         assert HOSTILE in seen.page.locator(place).first.text_content(), place
     assert HOSTILE in seen.page.locator(".manifest").last.text_content()
-    choose(seen, "prediction", HOSTILE)
-    assert f"defined as {HOSTILE}" in caption(seen, "prediction")
+    assert f"knows {HOSTILE}" in caption(seen, "prediction")
     choose(seen, "eigenvalues", "layer 3")
     assert len(marks(seen, "eigenvalues", ".cloud_marks path")) == 2
     seen.page.locator("[data-figure=verdicts] .mark-rect.role-mark path").nth(DEPTH).hover(force=True)

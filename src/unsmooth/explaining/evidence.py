@@ -175,8 +175,8 @@ class Evidence:
                 found.branch_scales.append(scale_BN[real_BN].cpu())
 
     def _foretell(self, view: BatchView, whole: Sequence[Tensor], weights: Mapping[str, Weights]) -> None:
-        """What every tier says of every layer, for the sequences that are whole there."""
-        real_BN = view.real_BN & whole[0].unsqueeze(-1)
+        """What every tier says of every layer, for the sequences that are whole throughout; NaN for the others."""
+        real_BN = view.real_BN & whole[-1].unsqueeze(-1)
         attention = [
             (value, layer.maps_BHNN)
             if found.maps_explain and (value := weights[layer.path].values) is not None and layer.maps_BHNN is not None

@@ -14,7 +14,7 @@ from unsmooth.explaining.result import Explanation
 from unsmooth.files import Saved, check_writable, finite, write_whole
 from unsmooth.schema import parse
 
-FORMAT = 1
+FORMAT = 2
 _SAVED = Saved("explanation", "Explanation.save", "explain", "explaining again", FORMAT)
 
 
