@@ -145,7 +145,7 @@ def test_dominance_goes_with_the_change_as_spearman_says() -> None:
     changed = replace(found, heads=tuple(heads))
     wanted = stats.spearmanr(smoothing, [one.logit_change for one in found.layers]).statistic
     assert QUANTITIES["dominance_and_change"](changed, CURVES) == pytest.approx(wanted)
-    assert wanted > 0.8
+    assert wanted > 0.75
 
 
 def test_second_eigenvalue_of_a_causal_map_is_the_second_largest_entry_of_its_diagonal() -> None:

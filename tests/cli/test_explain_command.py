@@ -41,8 +41,8 @@ def test_with_data(
     printed = capsys.readouterr()
     shown = flat(printed.out)
     assert "measured, t_sim rises over" in shown
-    for rule in ("eigenvalue", "dominance", "token_mean", "attention", "collapse", "jacobian"):
-        assert rule in shown
+    for name in ("T0", "T1", "T2", "T3", "T4", "persistence", "verdicts"):
+        assert name in shown
     assert "Through 3 layers" in shown
     assert printed.err == ""
 
@@ -76,7 +76,7 @@ def test_out_writes_every_file(
     assert len((out / "heads.csv").read_text(encoding="utf-8").splitlines()) == 13
     html = (out / "report.html").read_text(encoding="utf-8")
     assert "<b>tiny</b>" not in html
-    assert "smoothing" in html
+    assert "what the layer before did, which it repeats" in html
     assert len(html.encode()) < 3_000_000
 
 
@@ -101,7 +101,7 @@ def test_json_is_all_of_standard_output(bert_folder: Path, page: Path, capsys: p
     content = json.loads(printed.out)
     assert [layer["layer"] for layer in content["layers"]] == [1, 2, 3]
     assert len(content["heads"]) == 12
-    assert {score["rule"] for score in content["scores"]} == set(content["rules"])
+    assert [one["name"] for one in content["skills"]] == ["T0", "T1", "T2", "T3", "T4", "persistence", "verdicts"]
     assert printed.err == ""
 
 

@@ -10,6 +10,7 @@ import pytest
 import unsmooth
 from unsmooth.cli.app import run
 from unsmooth.cli.words import Asked, read_words
+from unsmooth.explaining.words import verdicts_hold
 from unsmooth.models import demo
 
 DEMO = [f"demo:{name}" for name in demo.NAMES]
@@ -55,11 +56,15 @@ def test_curves_and_verdicts_stand_side_by_side(
     for rows in zip(*curves, strict=True):
         cells = [f"{row.mean:.3f} ±{(row.ci_high - row.ci_low) / 2:.3f}" for row in rows]
         assert f"{rows[0].layer} {' '.join(cells)}" in shown
-    whys = [unsmooth.load_explanation(folder / "why").layers for folder in folders]
-    largest = max(abs(layer.measured) for layers in whys for layer in layers)
+    whys = [unsmooth.load_explanation(folder / "why") for folder in folders]
+    largest = max(abs(layer.logit_change) for why in whys for layer in why.layers)
     decimals = 3 if largest >= 0.1 else 4 if largest >= 0.01 else 5
-    for layers in zip(*whys, strict=True):
-        cells = [f"{layer.verdict} {layer.measured:+.{decimals}f}".replace("-", "−") for layer in layers]
+    for layers in zip(*(why.layers for why in whys), strict=True):
+        cells = [
+            f"{layer.verdict if verdicts_hold(why.skills) else '–'} {layer.logit_change:+.{decimals}f}"
+            for layer, why in zip(layers, whys, strict=True)
+        ]
+        cells = [cell.replace("-", "−") for cell in cells]
         assert f"{layers[0].layer} {' '.join(cells)}" in shown
 
 

@@ -65,6 +65,8 @@ def foretell(
 ) -> Iterator[Tensor | None]:
     """The change of logit t_sim (batch,) over each layer; None where the tier needs maps and there are none.
 
+    What a remedy in an earlier block had handed on is as it was in the real pass.
+
     Args:
         tier: What may be known.
         layers: The layers of one batch.

@@ -8,17 +8,18 @@ import torch
 from scipy.stats import binomtest
 from torch import nn
 
+from unsmooth import apply, fold
 from unsmooth.evidence import CLAIMS, Bench, Specimen
-from unsmooth.evidence.claims.theory_predicts_layers import TheoryPredictsLayers, balanced_accuracy
+from unsmooth.evidence.claims.theory_predicts_layers import DOMINANCE, PLAIN, TheoryPredictsLayers, balanced_accuracy
 from unsmooth.explaining import explain
-from unsmooth.explaining.rules import RULES
 from unsmooth.models import demo
+from unsmooth.networks import ViT, ViTConfig
 
 CLAIM = TheoryPredictsLayers()
 
 
 def layer(predicted: float | None, measured: float) -> dict[str, float | None]:
-    return {"measured": measured, "cosine": measured, **dict.fromkeys(RULES, predicted)}
+    return {"measured": measured, "cosine": measured, **dict.fromkeys((PLAIN, DOMINANCE), predicted)}
 
 
 def model(name: str, right_rises: int, rises: int, right_falls: int, falls: int, **facts: Any) -> dict[str, Any]:
@@ -127,7 +128,18 @@ def test_layers_of_which_the_direction_is_known(factor: float, alike: bool, monk
         assert (layer["measured"] > 0) == alike
         assert (layer["cosine"] > 0) == alike
         assert (layer["eigenvalue"] > 0) == alike
-        assert (layer["attention"] > 0) == alike
+        assert (layer["dominance"] > 0) == alike
+
+
+def test_a_layer_that_can_only_sharpen_is_not_said_to_smooth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H = −BBᵀ behind a norm that takes the mean out: 1 + λ is at most 1, and reaches it but for rounding."""
+    monkeypatch.setattr(demo, "built", lambda: False)
+    torch.manual_seed(0)
+    network = ViT(ViTConfig(depth=2, dim=48, heads=3, hidden=32, image=8, patch=4, classes=5))
+    apply(network, "sharpen", basis="gram")
+    specimen = Specimen("sharp", lambda: fold(network), lambda: [torch.randn(2, 3, 8, 8)])
+    found = CLAIM.measure(Bench(specimens=(specimen,)))["models"][0]
+    assert [layer["eigenvalue"] for layer in found["layers"]] == [0.0, 0.0]
 
 
 def test_saved_explanations_are_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
