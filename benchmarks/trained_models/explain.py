@@ -28,6 +28,8 @@ from unsmooth import load
 from unsmooth.evidence.claims.of_trained_models import REGISTRATION
 from unsmooth.explaining import TIERS, Explanation, LayerFinding, explain, load_explanation
 from unsmooth.explaining.files import to_json
+from unsmooth.explaining.score import skills
+from unsmooth.explaining.words import sentence
 from unsmooth.files import finite, read_json, write_whole
 from unsmooth.models import demo, find_anatomy
 from unsmooth.scanning.inputs import preprocessing
@@ -140,17 +142,17 @@ def summarise(explained: Sequence[Explanation]) -> dict[str, Any]:
 
 
 def _model(found: Explanation) -> dict[str, Any]:
-    content = to_json(found)
+    content, scored = to_json(found), skills(found.layers)
     return {
         "name": found.name,
         "lineage": LINEAGES.get(found.name, found.name),
         "ours": found.name in OURS,
         "looked_at": found.name in (*LOOKED_AT, *OURS),
-        "sentence": found.sentence,
+        "sentence": sentence(found.name, found.layers, scored, found.stack),
         "notes": list(found.notes),
         "rebuilding_error": max(one.rebuilt or math.nan for one in found.layers),
         "stack": content["stack"],
-        "skills": {one.name: asdict(one) for one in found.skills},
+        "skills": {one.name: asdict(one) for one in scored},
         "layers": [_layer(one) for one in found.layers],
         "data": found.manifest["data"],
         "weights_sha256": found.manifest["model"]["weights_sha256"],

@@ -28,7 +28,7 @@ def page(results: Mapping[str, Any]) -> str:
             "# How much one must know to foretell what a layer does to tokens",
             "",
             f"{len(public)} trained models of {len(results['skills']['public']['lineages'])} lineages, {len(layers)} "
-            f"layers: t_sim rises over {rises} of them and falls over {len(layers) - rises}; beside them "
+            f"layers: logit t_sim rises over {rises} of them and falls over {len(layers) - rises}; beside them "
             f"{len(models) - len(public)} models trained here. All tokens count that are not padding. Made by `make "
             "explain-models`; numbers in `benchmarks/results/explain_models.json`.",
             "",

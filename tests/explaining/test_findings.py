@@ -37,7 +37,7 @@ def test_the_sentence_leads_with_what_was_measured_and_what_foretells_it() -> No
         "layers 3 smoothing and 3 sharpening."
     )
     alone = sentence("vit", layers, [lost, other, wrong], None)
-    assert alone.endswith("no tier foretells the directions better than persistence, which is right in 50%.")
+    assert alone.endswith("no tier foretells the directions better than a coin and persistence, right in 50%.")
     judged = verdicts_judged([other, wrong])
     assert "right in 17% of 6 layers (balanced 50%); persistence in 50% (balanced 50%). They say what" in judged
     assert "They say" not in verdicts_judged([other, right])

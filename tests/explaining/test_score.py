@@ -106,6 +106,7 @@ def test_of_equals_the_one_that_knows_less() -> None:
         (0.7, 0.7, (0.6, 0.6), True),
         (0.7, 0.5, (0.6, 0.6), False),  # better balanced, and wrong more often
         (0.6, 0.9, (0.6, 0.6), False),
+        (0.5, 0.9, (0.4, 0.6), False),  # a constant guess
         (None, 0.9, (None, 0.8), True),
         (None, 0.8, (None, 0.8), False),
     ],

@@ -79,7 +79,7 @@ def skill_of(found: Iterable[Skill], name: str) -> Skill | None:
 
 
 def beats_persistence(one: Skill, found: Sequence[Skill]) -> bool:
-    """Whether it tells the directions of this model's layers better than persistence does.
+    """Whether it tells the directions of this model's layers better than persistence, and than a coin.
 
     The balanced accuracy is higher and the accuracy no lower; where layers all go one way the accuracy is higher.
     """
@@ -88,7 +88,7 @@ def beats_persistence(one: Skill, found: Sequence[Skill]) -> bool:
         return False
     if one.balanced_accuracy is None or other.balanced_accuracy is None:
         return one.accuracy > other.accuracy
-    return one.balanced_accuracy > other.balanced_accuracy and one.accuracy >= other.accuracy
+    return one.balanced_accuracy > max(other.balanced_accuracy, 0.5) and one.accuracy >= other.accuracy
 
 
 def able_tiers(found: Sequence[Skill]) -> list[Skill]:

@@ -94,7 +94,8 @@ def sentence(
     """
     counts = {verdict: sum(one.verdict == verdict for one in layers) for verdict in _ORDER}
     said = _listed([f"{count} {verdict}" for verdict, count in counts.items() if count])
-    measured = [one.measured for one in layers if one.measured is not None and math.isfinite(one.measured)]
+    changes = [one.measured if one.logit_change is None else one.logit_change for one in layers]
+    measured = [change for change in changes if change is not None and math.isfinite(change)]
     if broken or not measured:
         why = "activations were NaN or Inf, so nothing measured is told; " if broken else ""
         return f"{name}: {why}of {len(layers)} layers taken alone, {said}{'' if broken else ' (weights only)'}."
@@ -116,7 +117,7 @@ def lead(skills: Sequence[Skill]) -> str:
     if other is None:
         return ""
     if best is None:
-        return f"no tier foretells the directions better than persistence, which is right in {other.accuracy:.0%}"
+        return f"no tier foretells the directions better than a coin and persistence, right in {other.accuracy:.0%}"
     return (
         f"{best.name}, which knows {best.knows}, foretells {best.accuracy:.0%} of the directions"
         f"{_of_variance(best)}; persistence {other.accuracy:.0%}{_of_variance(other)}"
@@ -130,7 +131,7 @@ def _of_variance(one: Skill) -> str:
 
 
 def verdicts_hold(skills: Sequence[Skill]) -> bool:
-    """Whether verdicts may be shown: nothing was measured, or they tell directions here better than persistence."""
+    """Whether verdicts may be shown: nothing was measured, or they beat persistence and a coin on this model."""
     found = skill_of(skills, VERDICTS)
     return found is None or beats_persistence(found, skills)
 
