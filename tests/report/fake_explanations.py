@@ -99,7 +99,7 @@ def full_explanation(name: str = "all-MiniLM-L6-v2") -> Explanation:
         layers=tuple(layer_finding(layer) for layer in layers),
         heads=tuple(head_finding(layer, head) for layer in layers for head in range(HEADS)),
         skills=(
-            Skill("T1", KNOWS["T1"], 6, -1.125, 0.5, 0.5),
+            Skill("T1", KNOWS["T1"], 6, -1.125, 0.6, 0.6),
             Skill("T2", KNOWS["T2"], 6, 0.878, 1.0, 1.0),
             Skill("persistence", "what the layer before did", 6, -3.0, 0.25, 0.25),
             Skill("verdicts", "which modes would grow fastest", 6, None, 1.0, 1.0),
@@ -166,7 +166,7 @@ def hostile_explanation() -> Explanation:
         heads=(head, *whole.heads[1:]),
         skills=(
             Skill(HOSTILE, f"knows {HOSTILE}", 1, NAN, math.inf, None),
-            Skill("T2", f"knows {HOSTILE}", 6, NAN, 0.5, 0.5),
+            Skill("T2", f"knows {HOSTILE}", 6, NAN, 0.6, 0.6),
             Skill("persistence", f"knows {HOSTILE}", 6, -math.inf, 0.25, 0.25),
         ),
         stack=Stack(NAN, math.inf, 6),
