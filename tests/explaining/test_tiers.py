@@ -184,7 +184,8 @@ def test_the_block_itself_foretells_what_it_does(entry: Entry, padding: Padding)
 def layer_norm(x: Matrix, norm: nn.LayerNorm) -> Matrix:
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + norm.eps)
-    return scaled * norm.weight.detach().numpy() + norm.bias.detach().numpy()
+    found: Matrix = scaled * norm.weight.detach().numpy() + norm.bias.detach().numpy()
+    return found
 
 
 def block_by_hand(block: nn.TransformerEncoderLayer, x: Matrix, maps: Matrix) -> Matrix:
@@ -195,11 +196,13 @@ def block_by_hand(block: nn.TransformerEncoderLayer, x: Matrix, maps: Matrix) ->
     def attention(read: Matrix) -> Matrix:
         values = read @ parts["self_attn.in_proj_weight"][2 * dim :].T + parts["self_attn.in_proj_bias"][2 * dim :]
         mixed = [maps[head] @ each for head, each in enumerate(np.split(values, heads, axis=1))]
-        return np.concatenate(mixed, axis=1) @ parts["self_attn.out_proj.weight"].T + parts["self_attn.out_proj.bias"]
+        out: Matrix = np.concatenate(mixed, axis=1) @ parts["self_attn.out_proj.weight"].T
+        return out + parts["self_attn.out_proj.bias"]
 
     def mlp(read: Matrix) -> Matrix:
         hidden = np.maximum(read @ parts["linear1.weight"].T + parts["linear1.bias"], 0.0)
-        return hidden @ parts["linear2.weight"].T + parts["linear2.bias"]
+        out: Matrix = hidden @ parts["linear2.weight"].T
+        return out + parts["linear2.bias"]
 
     if block.norm_first:
         x = x + attention(layer_norm(x, block.norm1))
@@ -240,7 +243,7 @@ class Averaging(nn.Module):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        drawn = torch.randn(8, 8, generator=drawing(seed), dtype=torch.float64)
+        drawn: Tensor = torch.randn(8, 8, generator=drawing(seed), dtype=torch.float64)
         self.h = nn.Parameter(0.5 * drawn)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -256,7 +259,7 @@ def test_closure_and_statistics_in_closed_form() -> None:
     found = explain(model, x, blocks="*", progress=False, jacobian=False)
     means = x.mean(dim=1).numpy()
     for layer, block in zip(found.layers, model, strict=True):
-        after = means @ (np.eye(8) + block.h.detach().numpy())
+        after = means @ (np.eye(8) + block.get_parameter("h").detach().numpy())
         wanted = float(np.mean(2 * np.log(np.linalg.norm(after, axis=1) / np.linalg.norm(means, axis=1))))
         assert layer.logit_change == pytest.approx(wanted, abs=1e-9)
         assert layer.predicted["T1"] == pytest.approx(wanted, abs=1e-9)

@@ -92,11 +92,6 @@ class BlockMap:
     layer: LayerView
     split: Split
 
-    def value(self, x_BND: Tensor) -> Tensor:
-        """f(X)."""
-        with torch.no_grad(), Differentiable():
-            return self.layer.rerun(self._padded(x_BND))
-
     def push(self, x_BND: Tensor, tangent_BND: Tensor) -> tuple[Tensor, Tensor]:
         """f(X) and J(X)V, by forward differentiation where every operation has it."""
         tangent_BND = self._real(tangent_BND)

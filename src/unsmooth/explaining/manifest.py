@@ -26,6 +26,7 @@ def build_manifest(module: nn.Module, anatomy: Anatomy, evidence: Evidence, sour
         "definitions": {
             "verdicts": dict(VERDICTS),
             "t_sim": "‖ΠX‖²/‖X‖², Π the mean over the tokens of a sequence that are not padding, special ones included",
+            "logit_change": "change of log(‖ΠX‖²/‖(I − Π)X‖²) over a layer; tiers draw their tokens with seed 0",
             "aggregation": "means over sequences; σ is the median over tokens; spectra of the sequence in the middle",
             "attention": f"exact maps; left out where rows are more than {ROW_SUM_TOLERANCE:g} from summing to one",
         },

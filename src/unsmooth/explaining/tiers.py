@@ -74,14 +74,14 @@ def foretell(
         attention: For every layer its value weights and maps, where these give what its attention does.
         generator: Of the tokens that are drawn.
     """
-    split, first = Split(real_BN), layers[0].sites["input"]
+    first = layers[0].sites["input"]
     x = (drawn_tokens if tier.embedding else isotropic_tokens)(first, real_BN, generator)
     for layer, known in zip(layers, attention, strict=True):
         enters = layer.sites["input"]
-        if tier.tokens:
-            x = enters
-        elif tier.streams:
-            x = corrected_tokens(x.to(enters.device), enters, real_BN)
+        split = Split(real_BN.to(enters.device))  # layers may be spread over devices
+        x = enters if tier.tokens else x.to(enters.device)
+        if tier.streams and not tier.tokens:
+            x = corrected_tokens(x, enters, split.real_BN)
         given = known if tier.maps else None
         y = layer.rerun(x) if given is None else attended_by(layer, *given, x)
         told = given is not None or tier.tokens or not tier.maps
