@@ -1,4 +1,4 @@
-"""``unsmooth explain MODEL… [DATA]``: verdicts by layer, predicted beside measured, and the report's "Why"."""
+"""``unsmooth explain MODEL… [DATA]``: what foretells the layers, verdicts where they hold, and the report's "Why"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why tokens become alike, or do not: weights and attention to verdicts, predicted beside measured."""
+"""Why tokens become alike, or do not: what foretells it, from how much knowledge, and verdicts of eigenvalues."""
 
 from unsmooth.explaining.files import load_explanation
 from unsmooth.explaining.result import (
