@@ -18,7 +18,7 @@ help:
 	@echo "make fuzz     every reader and functional given what is wrong, FUZZ_SECONDS each (600), from FUZZ_SEED on"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make models   fetch four trained models, scan them, redraw docs/models"
-	@echo "make explain-models  explain eleven trained models, score the rules, redraw docs/explain (an hour)"
+	@echo "make explain-models  explain eleven trained models and ours, score the tiers, redraw docs/explain (half an hour)"
 	@echo "make theory   run the catalogue of the idealised layer, redraw docs/theory.md"
 	@echo "make matrix   every remedy on every host through the harness, redraw docs/remedies/matrix.md (half an hour)"
 	@echo "make curves   what each remedy does to the similarity curve -> docs/remedies"

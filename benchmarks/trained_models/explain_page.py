@@ -42,6 +42,11 @@ def page(results: Mapping[str, Any]) -> str:
             "the ceiling and a check of the wiring, not a prediction. *Persistence* says of each layer what the layer "
             "before did, *depth alone* what a layer at that depth does in other lineages.",
             "",
+            "Two choices were made by looking at four of the lineages and at the models trained here: attention from "
+            "the block's own queries and keys rather than uniform, and drawn tokens that are carried from layer to "
+            "layer, and there given the statistics that are known, rather than drawn anew. The other lineages are the "
+            "test of both.",
+            "",
             "Share explained: 1 − Σ(m − p)²/Σ(m − m̄)² over the layers of a lineage, m̄ the mean of the model's own "
             "layers, p with the slope and the offset that the *other* lineages gave; persistence is fitted likewise. "
             "Balanced accuracy: mean of the shares right among rises and among falls, 0.5 for any constant guess, over "
