@@ -16,6 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.grid import Piece, Registration, registered, run_piece
 from unsmooth.evidence.grid.__main__ import main
 from unsmooth.evidence.grid.images import Pictures
+from unsmooth.evidence.grid.images import pictures as pictures_of
 from unsmooth.evidence.grid.judging import table
 from unsmooth.evidence.grid.knobs import Knobs
 from unsmooth.evidence.grid.piece import PROBE, file_of, missing
@@ -107,6 +108,54 @@ def test_a_piece_goes_on_where_it_ended(family: str, images: tuple[Path, Data], 
     with pytest.raises(UnsmoothError, match="Expected a piece of tiny"):
         run_piece(tmp_path, piece, replace(registration, budget="another"), source)
     assert json.loads(gzip.decompress(whole))["registration"] == registration.digest
+
+
+def test_images_are_mirrored_and_moved(images: tuple[Path, Data]) -> None:
+    source, data = images
+    pictures = pictures_of(source, data)
+    seeds, shift = (0, 1, 0), 2
+    plain = pictures.batches(seeds, 3, Training(3, 1, batch=32), "cpu")
+    moved = pictures.batches(seeds, 3, Training(3, 1, batch=32, shift=shift), "cpu")
+    seen = set()
+    for step in range(3):
+        before, labels = plain(torch.tensor([step]))
+        after, same = moved(torch.tensor([step]))
+        assert torch.equal(labels, same)
+        assert torch.equal(after[0], after[2])
+        for one, other in zip(before.flatten(0, 1), after.flatten(0, 1), strict=True):
+            padded = {False: torch.nn.functional.pad(one, [shift] * 4)}
+            padded[True] = padded[False].flip(-1)
+            # Moved by so much and perhaps mirrored: one of fifty ways, and no other image.
+            ways = [
+                (mirrored, down, right)
+                for mirrored, whole in padded.items()
+                for down in range(5)
+                for right in range(5)
+                if torch.equal(whole[:, down : down + 8, right : right + 8], other)
+            ]
+            assert ways
+            seen.add(ways[0])
+    assert len(seen) > 40
+    again = pictures.batches((1,), 3, Training(3, 1, batch=32, shift=shift), "cpu")(torch.tensor([2]))[0]
+    assert torch.equal(again[0], after[1])
+
+
+def test_a_gradient_is_multiplied_on_its_way_through_each_block(images: tuple[Path, Data]) -> None:
+    _, data = images
+    stream = {}
+    for by in (None, 0.5):
+        registration = tiny(data, families={"post": Family("post", {}, Knobs(block_gradient=by) if by else None)})
+        network = registration.network(Piece("post", 3, 16), "xavier", 0, 4, 8)
+        given = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        streams: list[torch.Tensor] = []
+        for block in network.stack.blocks:  # type: ignore[union-attr]
+            block.register_forward_pre_hook(lambda _, args, to=streams: to.append(args[0]))
+        out = network(given)
+        logits = out[0] if isinstance(out, tuple) else out
+        stream[by] = (logits.detach(), torch.autograd.grad(logits.square().sum(), streams))
+    assert torch.equal(stream[None][0], stream[0.5][0])
+    for blocks, (before, after) in zip((3, 2, 1), zip(stream[None][1], stream[0.5][1], strict=True), strict=True):
+        torch.testing.assert_close(after, before * 0.5**blocks)
 
 
 def test_members_do_not_depend_on_who_is_beside_them(images: tuple[Path, Data], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.evidence.grid.registration import Data
+from unsmooth.evidence.grid.registration import Data, Training
 from unsmooth.training.ensemble import Batches
 
 # So many windows of the test part are read: evenly spread.
@@ -33,11 +33,12 @@ class Characters:
         """Windows of the test part that are looked at, and the characters that follow."""
         return self._windows(torch.linspace(0, len(self.test) - self.length - 1, count).long(), self.test, device)
 
-    def batches(self, seeds: Sequence[int], steps: int, batch: int, device: torch.device | str) -> Batches:
+    def batches(self, seeds: Sequence[int], steps: int, training: Training, device: torch.device | str) -> Batches:
         """Windows at random places, for each member those of its seed."""
         last = len(self.train) - self.length
         drawn = {
-            seed: torch.randint(last, (steps, batch), generator=torch.Generator().manual_seed(seed)) for seed in seeds
+            seed: torch.randint(last, (steps, training.batch), generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
         }
         at_SMB = torch.stack([drawn[seed] for seed in seeds], dim=1).to(device)
         text, along = self.train.to(device), torch.arange(self.length + 1, device=device)

@@ -297,7 +297,7 @@ def _run(
     if family.knobs is not None:
         ensemble.scale_rates(family.knobs.rates(ensemble.names, piece.depth))
     rows: list[dict[str, Any]] = [asdict(member) for member in group]
-    batches = samples.batches([member.seed for member in group], group[0].steps, settings.batch, device)
+    batches = samples.batches([member.seed for member in group], group[0].steps, settings, device)
     inputs, labels = samples.probe(PROBE, device)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     rates = torch.tensor([member.rate for member in group], dtype=torch.float64)
