@@ -217,7 +217,7 @@ def test_a_layer_that_can_only_sharpen_is_not_said_to_smooth() -> None:
     """H = −BBᵀ behind a norm that takes the mean out: 1 + λ is at most 1, and reaches it but for rounding."""
     torch.manual_seed(0)
     model = ViT(ViTConfig(depth=2, dim=48, heads=3, hidden=32, image=8, patch=4, classes=5))
-    apply(model, "sharpen")
+    apply(model, "sharpen", basis="gram")
     why = explain(fold(model), [torch.randn(2, 3, 8, 8)], progress=False, jacobian=False)
     for layer in why.layers:
         assert layer.mean_modulus == pytest.approx(1.0, abs=1e-5)
