@@ -89,10 +89,11 @@ def run_piece(
     there = torch.device(device)
     known = {(row["gain"], row["seed"]) for row in found["starts"]}
     if looked_at := [start for start in registration.starts() if start not in known]:
+        start = time.monotonic()
         found["starts"] += _observed_starts(
-            registration, piece, {start: network_of(start) for start in looked_at}, samples, there
+            registration, piece, {one: network_of(one) for one in looked_at}, samples, there
         )
-        found["made"] = {**made(there), "device": device}
+        found["made"] = {**made(there), "device": device, "all_seconds": round(time.monotonic() - start, 2)}
         _write(path, piece, registration, found)
         tell(f"{piece.name}: {len(looked_at)} networks looked at")
     while wanted := missing(registration, found["members"], twins or {}):
