@@ -14,7 +14,7 @@ from unsmooth.evidence.interval import Interval
 from unsmooth.files import read_json
 from unsmooth.report.evidence import words
 
-ORDER = ("grid", "depth", "depth65", "rate", "cause", "surgical", "lever_plain", "lever", "text")
+ORDER = ("grid", "depth", "depth65", "rate", "cause", "surgical", "lever_plain", "lever", "layers", "text")
 Results = Mapping[str, Any]
 
 
