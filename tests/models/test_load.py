@@ -113,6 +113,21 @@ def test_a_tokenizer_that_is_no_object_is_not_read(tmp_path: Path, name: str) ->
     assert known_origin(load(tmp_path)).tokenizer is None
 
 
+@pytest.mark.parametrize("name", ["vocab.txt", "preprocessor_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("target", [None, "/proc/self/mem"])
+def test_files_that_have_no_end_are_not_read(tmp_path: Path, name: str, target: str | None) -> None:
+    checkpoints.save_bert(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    if target is None:
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3 << 30)
+    else:
+        (tmp_path / name).symlink_to(target)
+    origin = known_origin(load(tmp_path))
+    assert origin.tokenizer is None
+    assert origin.image_processor is None
+
+
 def test_loading_is_quiet_and_restores_what_it_silenced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoints.save_bert(tmp_path)
     checkpoints.edit_weights(tmp_path, lambda weights: {k: v for k, v in weights.items() if "pooler" not in k})

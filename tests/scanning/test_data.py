@@ -104,6 +104,18 @@ def test_what_is_cut_off_is_counted(bert, slow):
     assert unsmooth.scan(bert, torch.randint(5, 20, (3, 7)), progress=False).manifest["data"].get("cut") is None
 
 
+def test_long_texts_together_are_encoded_as_one_by_one(bert, monkeypatch):
+    texts = ["the cat " * 15, "a dog", "the mat " * 4, "the cat sat"]
+    options = {"max_length": 6, "batch_size": 4, "progress": False}
+    whole = unsmooth.scan(bert, texts, **options)
+    monkeypatch.setattr("unsmooth.scanning.rows._LONGEST", 130)
+    apart = unsmooth.scan(bert, texts, **options)
+    assert apart.manifest["data"] == whole.manifest["data"]
+    assert apart.rows == whole.rows
+    with pytest.raises(UnsmoothError, match="Expected texts of at most 130 characters but got one of 160"):
+        unsmooth.scan(bert, ["a dog", "the mat " * 20], **options)
+
+
 def test_texts_are_cut_at_the_model_s_positions(bert):
     found = unsmooth.scan(bert, ["the cat " * 100], progress=False)
     assert found.manifest["data"]["max_length"] == 64

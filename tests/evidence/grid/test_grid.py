@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -107,6 +109,25 @@ def test_a_piece_goes_on_where_it_ended(family: str, images: tuple[Path, Data], 
     with pytest.raises(UnsmoothError, match="Expected a piece of tiny"):
         run_piece(tmp_path, piece, replace(registration, budget="another"), source)
     assert json.loads(gzip.decompress(whole))["registration"] == registration.digest
+
+
+def test_files_of_others_are_read_within_bounds(images: tuple[Path, Data], tmp_path: Path) -> None:
+    source, data = images
+    registration, piece = tiny(data), Piece("pre", 2, 16)
+    path = file_of(tmp_path, piece)
+    about = {"registration": registration.digest, "starts": []}
+    for content in ("[" * 100_000, json.dumps(about), json.dumps({**about, "members": [1]}), " " * (33 << 20)):
+        path.write_bytes(gzip.compress(content.encode()))
+        with pytest.raises(UnsmoothError, match=re.escape(str(path))):
+            run_piece(tmp_path, piece, registration, source, tell=lambda _: None)
+    path.unlink()
+    for broken in (source.read_bytes()[:400], b"no archive", None):
+        made = tmp_path / f"{len(broken or b'')}.npz"
+        made.write_bytes(broken) if broken is not None else numpy.savez_compressed(
+            made, train_images=numpy.zeros((1 << 20, 3))
+        )
+        with pytest.raises(UnsmoothError, match=re.escape(str(made))):
+            run_piece(tmp_path, piece, registration, made, tell=lambda _: None)
 
 
 def test_members_do_not_depend_on_who_is_beside_them(images: tuple[Path, Data], tmp_path: Path) -> None:
