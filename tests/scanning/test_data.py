@@ -59,6 +59,11 @@ def test_a_string_with_spaces_is_one_text(bert, texts):
     np.testing.assert_allclose(means(bert, texts[1]), means(bert, [texts[1]]), atol=1e-6)
 
 
+def test_an_empty_text_is_not_the_folder_one_is_in(bert):
+    with pytest.raises(UnsmoothError, match="Expected at least one sequence of two or more tokens"):
+        unsmooth.scan(bert, "", progress=False)
+
+
 def test_bare_token_ids(bert):
     ids = torch.randint(5, 20, (3, 7))
     np.testing.assert_allclose(means(bert, ids), means(bert, {"input_ids": ids}), atol=1e-6)

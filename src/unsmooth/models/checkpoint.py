@@ -44,14 +44,10 @@ def check_beside(folder: Path, config: dict[str, Any]) -> None:
     if (folder / "adapter_config.json").is_file():  # it loads them where PEFT is, of a pickle too; else it is silent
         got, hint = "one with adapters (adapter_config.json)", "PEFT's AutoPeftModel, and handing over its model"
         raise expected(f"a model alone in {str(folder)!r}", got, hint)
-    ours = HOME in config and str(config.get("model_type")).startswith(
-        SAVED_TYPE
-    )  # to stop other readers
+    ours = HOME in config and str(config.get("model_type")).startswith(SAVED_TYPE)  # to stop other readers
     if "transformers_weights" in config and not ours:
         got = f"config.json that names others, {config['transformers_weights']!r}"
-        raise expected(
-            f"weights in model.safetensors in {str(folder)!r}", got, "naming them so instead"
-        )
+        raise expected(f"weights in model.safetensors in {str(folder)!r}", got, "naming them so instead")
 
 
 def _is_text(value: object) -> bool:

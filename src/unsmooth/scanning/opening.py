@@ -74,7 +74,7 @@ def _recognised(data: Any, how: Preprocessing) -> Source:
 
 
 def _names_a_path(text: str) -> bool:
-    if "\n" in text or len(text) > 1024:
+    if not text or "\n" in text or len(text) > 1024:  # no name is that of the folder one is in
         return False
     # A text has spaces; a mistyped path must not be scanned as a one-word text.
     return Path(text).exists() or not any(character.isspace() for character in text)
