@@ -432,9 +432,9 @@ def _write_pickle(folder: Path) -> None:
 
 
 def _change_pickle(random: Random, folder: Path) -> Path:
-    """Its bytes; or, as often, what it holds: other arrays, labels and names, of a pickle that is whole."""
+    """Its bytes; or, more often, what it holds: other arrays, labels and names, of a pickle that is whole."""
     path = folder / "train"
-    if random.random() < 0.5:
+    if random.random() < 0.3:
         return mutate(random, path)
     content = pickle.loads(path.read_bytes())
     key = random.choice(list(content))
