@@ -77,9 +77,10 @@ def change_json(random: Random, content: Any) -> Any:
 
 
 def _rename(random: Random, content: dict[str, Any]) -> Any:
-    """Words replaced wherever they stand, so that what belongs together still does."""
+    """Words marked wherever they stand, few or many of them, so that what belongs together still does."""
     words = sorted({home[key] for home, key in places(content) if isinstance(home[key], str)})
-    new = {word: word + random.choice(_STEERING) for word in words if random.random() < 0.4}
+    mark, share = random.choice(_STEERING), random.choice((0.05, 0.4))
+    new = {word: word + mark for word in words if random.random() < share}
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
