@@ -63,7 +63,7 @@ def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
 
 
 def _from_file(file: Path) -> Any | None:
-    if not file.is_file():
+    if not (file.is_file() and _is_sane(file.parent)):
         return None
     try:
         from transformers import PreTrainedTokenizerFast
