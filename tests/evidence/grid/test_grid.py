@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,25 @@ def test_a_gradient_is_multiplied_on_its_way_through_each_block(images: tuple[Pa
     assert torch.equal(stream[None][0], stream[0.5][0])
     for blocks, (before, after) in zip((3, 2, 1), zip(stream[None][1], stream[0.5][1], strict=True), strict=True):
         torch.testing.assert_close(after, before * 0.5**blocks)
+
+
+def test_files_of_others_are_read_within_bounds(images: tuple[Path, Data], tmp_path: Path) -> None:
+    source, data = images
+    registration, piece = tiny(data), Piece("pre", 2, 16)
+    path = file_of(tmp_path, piece)
+    about = {"registration": registration.digest, "starts": []}
+    for content in ("[" * 100_000, json.dumps(about), json.dumps({**about, "members": [1]}), " " * (33 << 20)):
+        path.write_bytes(gzip.compress(content.encode()))
+        with pytest.raises(UnsmoothError, match=re.escape(str(path))):
+            run_piece(tmp_path, piece, registration, source, tell=lambda _: None)
+    path.unlink()
+    for broken in (source.read_bytes()[:400], b"no archive", None):
+        made = tmp_path / f"{len(broken or b'')}.npz"
+        made.write_bytes(broken) if broken is not None else numpy.savez_compressed(
+            made, train_images=numpy.zeros((1 << 20, 3))
+        )
+        with pytest.raises(UnsmoothError, match=re.escape(str(made))):
+            run_piece(tmp_path, piece, registration, made, tell=lambda _: None)
 
 
 def test_members_do_not_depend_on_who_is_beside_them(images: tuple[Path, Data], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.evidence.grid.registration import Data, Training
+from unsmooth.files import read_text
 from unsmooth.training.ensemble import Batches
 
 # So many windows of the test part are read: evenly spread.
@@ -70,7 +71,7 @@ def characters(source: Path, data: Data) -> Characters:
     path = source if source.suffix == ".txt" else source / f"{data.name}.txt"
     if not path.is_file():
         raise expected(f"the text {data.name} at {path}", "none", "--data and the folder that it is in")
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     if digest != data.digest:
         raise expected(f"the registered text (digest {data.digest})", f"another one ({digest}) in {path}", data.name)

@@ -17,6 +17,7 @@ from unsmooth.errors import expected
 from unsmooth.evidence.grid.registration import Data, Training
 from unsmooth.training.data.images import Images, read_cifar
 from unsmooth.training.ensemble import Batches
+from unsmooth.weights import check_pickle
 
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 # The shuffle is part of what is registered.
@@ -121,11 +122,14 @@ def pictures(source: Path, data: Data) -> Pictures:
         data: Which images.
     """
     if source.suffix == ".npz":
-        if not source.is_file():
-            raise expected(f"a file of images at {source}", "none", "--data data/cifar100")
-        with numpy.load(source) as found:
-            images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
-            made = Pictures(images, labels, test, wanted, int(found["classes"]))
+        try:
+            check_pickle(source)  # the same form: parts in an archive that packs nothing
+            with numpy.load(source) as found:
+                images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
+                made = Pictures(images, labels, test, wanted, int(found["classes"]))
+        except Exception as error:  # a broken archive may raise anything
+            got = "none" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+            raise expected(f"a file of images at {source}", got, "--data data/cifar100") from None
     else:
         made = _chosen(read_cifar(source, int(data.name.removeprefix("cifar"))), data)
     if made.digest != data.digest:

@@ -21,7 +21,8 @@ from unsmooth.evidence.grid.images import Pictures, pictures
 from unsmooth.evidence.grid.observing import attention_of, observe, spectra_of
 from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registration
 from unsmooth.evidence.provenance import made
-from unsmooth.files import finite, write_whole
+from unsmooth.files import finite, read_json, write_whole
+from unsmooth.schema import parse
 from unsmooth.training.ensemble import Alone, Ensemble, warm_cosine
 
 FORMAT = 1
@@ -142,16 +143,15 @@ def read_piece(path: Path, registration: Registration) -> dict[str, Any] | None:
     Raises:
         UnsmoothError: Another registration made it, or it cannot be read.
     """
-    if not path.is_file():
-        return None
     try:
-        found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-        of = found["registration"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise expected(f"results of a grid in {path}", str(error)[:80], "deleting it") from None
-    if of != registration.digest:
+        found = read_json(path)
+    except FileNotFoundError:
+        return None
+    if (of := found.get("registration")) != registration.digest:
         got = f"one of {str(of)[:40]}"
         raise expected(f"a piece of {registration.name} {registration.digest} in {path}", got, "another folder")
+    for part in ("starts", "members"):
+        parse(tuple[dict[str, Any], ...], found.get(part), where=f"{part} of {path}")
     return found
 
 
@@ -250,8 +250,7 @@ def speed(found: Mapping[str, Any], device: str) -> float:
 def newest(folder: Path) -> dict[str, Any]:
     """The piece that was written last, whoever wrote it; empty where there is none."""
     paths = sorted(folder.glob("*.json.gz"), key=lambda path: path.stat().st_mtime)
-    found: dict[str, Any] = json.loads(gzip.decompress(paths[-1].read_bytes())) if paths else {}
-    return found
+    return read_json(paths[-1]) if paths else {}
 
 
 def fitting(registration: Registration, piece: Piece, device: str) -> int:
