@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence_corrections import corrections_page
+from benchmarks.evidence_studies import studies_page
 from benchmarks.markers import replaced, table
 from unsmooth.evidence import Entry, Store, Trained, ledger
 from unsmooth.evidence.claims.of_trained_models import take_trained_models
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs" / "evidence"
 PUBLIC = Path(__file__).parent / "public_vit_cifar100.json"
 TRAINED_MODELS = Path(__file__).parent / "results" / "trained_models.json"
-STUDIES = "full/grid/*.json"
+STUDIES = Path("full/grid")
 """Where below the results registered studies leave what they found."""
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 PLAIN = ("steering", "plain")
@@ -159,7 +160,7 @@ def collect(store: Store) -> None:
     if TRAINED_MODELS.exists():
         results = json.loads(TRAINED_MODELS.read_text(encoding="utf-8"))
         take_trained_models(results, store, _made(results))
-    for path in sorted(store.path.glob(STUDIES)):
+    for path in sorted((store.path / STUDIES).glob("*.json")):
         results = read_json(path)
         take_study(results, store, _made(results))
 
@@ -198,7 +199,8 @@ The number is the first finding of each claim. P1 is {PAPERS["P1"]}; P2 is {PAPE
 
 {multiplicity(entries)}
 
-[What we got wrong before](what-we-got-wrong.md): the verdicts of the first edition that changed. Written by
+[Registered studies](studies.md): their rules, what they cost and what they found. [What we got wrong
+before](what-we-got-wrong.md): the verdicts of the first edition that changed. Written by
 `python -m benchmarks.evidence_page` from the results in [`evidence`](../../evidence), which `unsmooth evidence run`
 wrote; each claim tells where its rule is younger than its numbers.
 """
@@ -206,6 +208,7 @@ wrote; each claim tells where its rule is younger than its numbers.
     parts = [head, *claims, accuracy_part(studies, PUBLIC), studies_part(studies), sources()]
     write_whole(DOCS / "README.md", "\n".join(part for part in parts if part))
     write_whole(DOCS / "what-we-got-wrong.md", corrections_page(entries))
+    write_whole(DOCS / "studies.md", studies_page(results / STUDIES))
     readme = ROOT / "README.md"
     write_whole(readme, replaced(readme.read_text(encoding="utf-8"), BEGIN, END, short_ledger(entries)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -64,6 +65,19 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(LARGEST + 1)
     with pytest.raises(UnsmoothError, match="at most 33,554,432 bytes"):
         read_json(tmp_path / "a.json")
+
+
+def test_what_is_packed_is_bounded_once_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}'))
+    assert read_json(path) == {"a": 1}
+    path.write_bytes(gzip.compress(bytes(LARGEST + 1)))
+    with pytest.raises(UnsmoothError, match="at most 33,554,432 bytes"):
+        read_json(path)
+    for broken in (b"{}", gzip.compress(b"{}")[:-9], gzip.compress(b"{}" * 99)[:20] + b"x" * 20):
+        path.write_bytes(broken)
+        with pytest.raises(UnsmoothError, match="a whole gzip file"):
+            read_json(path)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../a", "a/../../b", "", "a\x00b", "..\\a", 7, None, "x" * 300])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import re
 import secrets
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -67,10 +69,15 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
-    """All of a text in UTF-8 of at most `most` bytes; raises as `open_file` does."""
+    """All of a text in UTF-8 of at most `most` bytes, also once unpacked from ``.gz``; raises as `open_file` does."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(min(size, most) + 1)
+        try:
+            content = (
+                gzip.GzipFile(fileobj=file).read(most + 1) if path.suffix == ".gz" else file.read(min(size, most) + 1)
+            )
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise expected(f"a whole gzip file {str(path)!r}", str(error), _AGAIN) from None
     if max(size, len(content)) > most:
         raise expected(f"at most {most:,} bytes in {str(path)!r}", "more", _AGAIN)
     try:

@@ -53,9 +53,9 @@ def places(content: Any) -> list[tuple[Any, Any]]:
 
 
 def change_json(random: Random, content: Any) -> Any:
-    """One to three values, keys or lists of plain data, changed; or words of it, all through."""
-    if isinstance(content, dict) and random.random() < 0.1:
-        return _rename(random, content)
+    """One to three values, keys or lists of plain data, changed; or words or whole numbers of it, all through."""
+    if isinstance(content, dict) and (all_through := random.random()) < 0.15:
+        return _rename(random, content) if all_through < 0.1 else _enlarge(random, content)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if not (isinstance(content, dict | list) and (known := places(content))):
             return random.choice(_ODD)
@@ -77,9 +77,10 @@ def change_json(random: Random, content: Any) -> Any:
 
 
 def _rename(random: Random, content: dict[str, Any]) -> Any:
-    """Words replaced wherever they stand, so that what belongs together still does."""
+    """Words marked wherever they stand, few or many of them, so that what belongs together still does."""
     words = sorted({home[key] for home, key in places(content) if isinstance(home[key], str)})
-    new = {word: word + random.choice(_STEERING) for word in words if random.random() < 0.4}
+    mark, share = random.choice(_STEERING), random.choice((0.05, 0.4))
+    new = {word: word + mark for word in words if random.random() < share}
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
@@ -89,6 +90,20 @@ def _rename(random: Random, content: dict[str, Any]) -> Any:
         return new.get(value, value) if isinstance(value, str) else value
 
     return renamed(content)
+
+
+def _enlarge(random: Random, content: dict[str, Any]) -> Any:
+    """Whole numbers multiplied wherever they stand, so that sizes which fit together still do."""
+    factor = random.choice((2, 16, 1000, 10**6))
+
+    def enlarged(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: enlarged(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [enlarged(one) for one in value]
+        return factor * value if type(value) is int else value
+
+    return enlarged(content)
 
 
 def _alike(random: Random, value: Any, known: list[tuple[Any, Any]]) -> Any:

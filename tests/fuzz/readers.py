@@ -1,8 +1,8 @@
 """Every reader of files on disk, given valid files made wrong: one line of `UnsmoothError`, or something usable.
 
-A try is a finding where it raises anything else, takes over two seconds or 256 MiB, opens or writes a file outside of
-its folder, or where what was read cannot be used. Tries run in a process of their own, which is begun anew where one
-ends it or does not come back.
+A try is a finding where it raises anything else, takes over two seconds of the processor or 256 MiB, waits for
+something other than the processor, opens or writes a file outside of its folder, or where what was read cannot be used.
+Tries run in a process of their own, which is begun anew where one ends it or does not come back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fuzz.outcome import Outcome
 from tests.fuzz.specimens import SPECIMENS, Specimen
 from unsmooth.errors import UnsmoothError
 
-SECONDS, BYTES = 2.0, 256 << 20
+SECONDS, WAITING, BYTES = 2.0, 5.0, 256 << 20
 # Of the processor, for a try that does not come back; where others have the machine, it may take long to get so much.
 _PATIENCE, _LOOKS = 30.0, 10
 # A refusal that is made in here is the first check's.
@@ -194,7 +194,7 @@ def _try(one: Specimen, home: Path, scratch: Path, random: Random, seen: _Seen) 
     seen.opened.clear()
     seen.refused = False
     Path("/proc/self/clear_refs").write_text("5")
-    before, begun = _peak(), time.process_time()
+    before, begun, stood = _peak(), time.process_time(), _stood()
     wrong = ""
     try:
         one.read(folder, random)
@@ -206,6 +206,8 @@ def _try(one: Specimen, home: Path, scratch: Path, random: Random, seen: _Seen) 
     seconds, taken = time.process_time() - begun, _peak() - before
     if not wrong and seconds > SECONDS:
         wrong = f"took {seconds:.1f} s"
+    if not wrong and (waited := _stood() - stood - seconds) > WAITING:
+        wrong = f"waited for {waited:.1f} s"
     if not wrong and taken > BYTES:
         wrong = f"took {taken / 2**20:.0f} MiB"
     if not wrong and (out := sorted(path for path in seen.opened if path.startswith(str(outside)))):
@@ -213,6 +215,15 @@ def _try(one: Specimen, home: Path, scratch: Path, random: Random, seen: _Seen) 
     if not wrong and told != (json.dumps(sorted(map(str, outside.rglob("*")))), sorted(map(str, scratch.glob("*")))):
         wrong = "wrote outside of its folder"
     return int(str(changed) in seen.opened and not seen.refused), wrong
+
+
+def _stood() -> float:
+    """Seconds of the clock but those in which others had the processor: a pipe that nobody fills takes many."""
+    try:
+        others = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:  # a system that does not count them
+        return time.process_time()
+    return time.monotonic() - others
 
 
 def _peak() -> int:

@@ -156,6 +156,10 @@ def _write_bert(folder: Path) -> None:
     from tests.models.checkpoints import save_bert
 
     save_bert(folder)
+    (folder / "generation_config.json").write_text('{"max_length": 20, "eos_token_id": [3]}')
+    (folder / "preprocessor_config.json").write_text(
+        '{"image_processor_type": "ViTImageProcessor", "size": {"height": 8}}'
+    )
 
 
 def _write_sharded(folder: Path) -> None:
@@ -178,7 +182,7 @@ def _write_run(folder: Path) -> None:
 
     train(tiny(remedies=("sharpen",)), folder)
     for path in folder.rglob("*"):
-        unread = path.name in (".lock", "scan.csv") or not {"events", "final"}.isdisjoint(path.parts)
+        unread = path.name in (".lock", "scan.csv") or not {"events", "final", "final-average"}.isdisjoint(path.parts)
         if path.is_file() and (unread or (path.name == "manifest.json" and path.parent != folder)):
             path.unlink()
 
@@ -392,9 +396,14 @@ def _write_data(folder: Path) -> None:
     (folder / "source" / "MultiRC" / "train.jsonl").unlink()
     get("superglue", str(folder / "source"), folder / "data")
     shutil.rmtree(folder / "source")
+    (folder / "data" / ".gitignore").unlink()
 
 
 def _use_data(folder: Path, random: Random) -> None:
+    from unsmooth.training.data.superglue import read_task
+
+    with contextlib.suppress(unsmooth.UnsmoothError):
+        read_task(folder / "data" / "superglue", "record")
     cli("data", "ls", "--out", str(folder / "data"), *(["--json"] if random.random() < 0.3 else []))
 
 
@@ -420,6 +429,35 @@ def _write_pickle(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = {b"data": numpy.zeros((2, 3072), dtype=numpy.uint8), b"fine_labels": [1, 2], b"filenames": [b"a", b"b"]}
     (folder / "train").write_bytes(pickle.dumps(content, protocol=2))
+
+
+def _change_pickle(random: Random, folder: Path) -> Path:
+    """Its bytes; or, more often, what it holds: other arrays, labels and names, of a pickle that is whole."""
+    path = folder / "train"
+    if random.random() < 0.3:
+        return mutate(random, path)
+    content = pickle.loads(path.read_bytes())
+    key = random.choice(list(content))
+    shape = random.choice(((2, 3072), (3, 3072), (2, 3071), (0, 3072), (2, 3, 32, 32), (3072,), (1, 1 << 20)))
+    arrays = [numpy.zeros(shape, dtype=kind) for kind in ("u1", "u1", "i1", "f8", "?", "S1", "M8[s]")]
+    labels: list[Any] = [
+        [2],
+        [1, 2, 3],
+        (1, 2),
+        [1, -1],
+        [1, 300],
+        [1, 2**70],
+        [1, None],
+        ["a", "b"],
+        [[1], [2]],
+        "ab",
+        7,
+    ]
+    content[key] = random.choice([*arrays, *labels, None, {}])
+    if random.random() < 0.2:
+        del content[random.choice(list(content))]
+    path.write_bytes(pickle.dumps(content, protocol=random.randrange(6)))
+    return path
 
 
 def _use_pickle(folder: Path, random: Random) -> None:
@@ -520,6 +558,6 @@ SPECIMENS: Mapping[str, Specimen] = {
         Specimen("text", _write_text, _use_text, change_one),
         Specimen("images", _write_images, _use_images, _change_image),
         Specimen("texts", _write_texts, _use_texts, _change_text, 2),
-        Specimen("pickle", _write_pickle, _use_pickle, change_one),
+        Specimen("pickle", _write_pickle, _use_pickle, _change_pickle),
     )
 }

@@ -251,3 +251,30 @@ def test_devices(folder: Path, device: str) -> None:
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert refused("gpt2").endswith('Try pip install "unsmooth[hf]".')
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attn_implementation": "kernels-community/flash-attn"}, "no code or file of another place"),
+        ({"_attn_implementation": {"": "org/kernel@main:name"}}, "no code or file of another place"),
+        ({"text_config": {"experts_implementation": "org/kernel"}}, "no code or file of another place"),
+        ({"model_args": {"checkpoint_path": "weights.pth"}}, "no code or file of another place"),
+        ({"transformers_weights": "other.safetensors"}, "weights in model.safetensors"),
+        ({"transformers_weights": "other.safetensors", "unsmooth": {}}, "weights in model.safetensors"),
+    ],
+)
+def test_configuration_that_asks_for_more_than_its_folder(folder: Path, changes: Any, words: str) -> None:
+    checkpoints.edit_config(folder, **changes)
+    assert words in refused(folder)
+
+
+def test_adapters_are_not_left_out_in_silence(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    assert "a model alone" in refused(folder)
+
+
+def test_what_is_beside_the_weights_is_bounded(folder: Path) -> None:
+    with (folder / "generation_config.json").open("wb") as file:
+        file.truncate(3 << 30)
+    assert "at most 33,554,432 bytes" in refused(folder)

@@ -14,6 +14,7 @@ import torch
 from transformers.utils import logging
 
 from tests.models import checkpoints
+from unsmooth import networks
 from unsmooth.models import find_anatomy, load, origin_of, packaged, special_ids
 
 
@@ -111,6 +112,36 @@ def test_a_tokenizer_that_is_no_object_is_not_read(tmp_path: Path, name: str) ->
     assert known_origin(load(tmp_path)).tokenizer is not None
     (tmp_path / name).write_text("[[]]", encoding="utf-8")  # transformers would read all of it, several times
     assert known_origin(load(tmp_path)).tokenizer is None
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "preprocessor_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("target", [None, "/proc/self/mem"])
+def test_files_that_have_no_end_are_not_read(tmp_path: Path, name: str, target: str | None) -> None:
+    checkpoints.save_bert(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    if target is None:
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3 << 30)
+    else:
+        (tmp_path / name).symlink_to(target)
+    origin = known_origin(load(tmp_path))
+    assert origin.tokenizer is None
+    assert origin.image_processor is None
+
+
+def test_a_network_s_tokenizer_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = networks.EncoderConfig(vocabulary=len(checkpoints.WORDS), depth=1, dim=8, heads=2, hidden=16, length=6)
+    networks.save_network(networks.build(config), tmp_path)
+    checkpoints.save_bert(tmp_path / "bert")
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes((tmp_path / "bert" / "tokenizer.json").read_bytes())
+    assert known_origin(load(tmp_path)).tokenizer is not None
+    with path.open("r+b") as file:
+        file.truncate(3 << 30)
+    read: list[object] = []
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast", lambda **options: read.append(options))
+    assert known_origin(load(tmp_path)).tokenizer is None
+    assert not read
 
 
 def test_loading_is_quiet_and_restores_what_it_silenced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

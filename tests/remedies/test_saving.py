@@ -140,6 +140,8 @@ def test_files_of_the_tokenizer_are_the_models_own(bert_folder: Path, tmp_path: 
     (source / "LICENSE").write_text("mine")
     (source / "pytorch_model.bin.index.json").write_text("{}")
     (source / "notes.md").write_text("not for sharing")
+    (tmp_path / "key").write_text("not of the model")
+    (source / "vocab.txt").symlink_to(tmp_path / "key")
     remedies.save(unsmooth.apply(bert(source), "deescalate"), tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES | {"LICENSE"}
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
@@ -155,6 +157,7 @@ def test_files_of_the_tokenizer_are_the_models_own(bert_folder: Path, tmp_path: 
         ('[{"path": ".."}]', set()),
         ('[{"path": "3_Linked"}]', set()),
         ('[{"path": "4_Device"}]', set()),
+        ('[{"path": "5_Elsewhere"}]', set()),
         ("not json", set()),
     ],
 )
@@ -169,6 +172,8 @@ def test_sentence_transformers_keep_their_pooling(
     (source / "3_Linked").symlink_to(tmp_path / "diary")
     (source / "4_Device").mkdir()
     (source / "4_Device" / "config.json").symlink_to("/dev/zero")
+    (source / "5_Elsewhere").mkdir()
+    (source / "5_Elsewhere" / "config.json").symlink_to(bert_folder / "config.json")
     (source / "modules.json").write_text(modules)
     remedies.save(unsmooth.apply(bert(source), "deescalate"), tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES | kept

@@ -59,6 +59,11 @@ def test_a_string_with_spaces_is_one_text(bert, texts):
     np.testing.assert_allclose(means(bert, texts[1]), means(bert, [texts[1]]), atol=1e-6)
 
 
+def test_an_empty_text_is_not_the_folder_one_is_in(bert):
+    with pytest.raises(UnsmoothError, match="Expected at least one sequence of two or more tokens"):
+        unsmooth.scan(bert, "", progress=False)
+
+
 def test_bare_token_ids(bert):
     ids = torch.randint(5, 20, (3, 7))
     np.testing.assert_allclose(means(bert, ids), means(bert, {"input_ids": ids}), atol=1e-6)
@@ -102,6 +107,18 @@ def test_what_is_cut_off_is_counted(bert, slow):
     assert first.manifest["data"]["cut"] == {"texts": 1, "tokens": 1, "of_tokens": 31 + 1 + 4}
     assert "cut" not in first.sentence  # less than a tenth
     assert unsmooth.scan(bert, torch.randint(5, 20, (3, 7)), progress=False).manifest["data"].get("cut") is None
+
+
+def test_long_texts_together_are_encoded_as_one_by_one(bert, monkeypatch):
+    texts = ["the cat " * 15, "a dog", "the mat " * 4, "the cat sat"]
+    options = {"max_length": 6, "batch_size": 4, "progress": False}
+    whole = unsmooth.scan(bert, texts, **options)
+    monkeypatch.setattr("unsmooth.scanning.rows._LONGEST", 130)
+    apart = unsmooth.scan(bert, texts, **options)
+    assert apart.manifest["data"] == whole.manifest["data"]
+    assert apart.rows == whole.rows
+    with pytest.raises(UnsmoothError, match="Expected texts of at most 130 characters but got one of 160"):
+        unsmooth.scan(bert, ["a dog", "the mat " * 20], **options)
 
 
 def test_texts_are_cut_at_the_model_s_positions(bert):

@@ -470,6 +470,35 @@ def test_blocks_of_two_streams_are_refused_and_one_of_them_can_be_had(words: int
     assert {row.tokens for row in images} == {2 * 9}
 
 
+class Beside(Joint):
+    """The same where the stream that comes first stays so; what conditions it may be passed on as it is."""
+
+    def __init__(self, changes: bool) -> None:
+        super().__init__()
+        self.changes = changes
+
+    def forward(self, hidden_states: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+        return self.image(hidden_states), self.text(beside) if self.changes else beside
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_second_stream_is_named(changes: bool) -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Beside(changes) for _ in range(3))
+
+        def forward(self, image: Tensor, text: Tensor) -> Tensor:
+            for block in self.blocks:
+                image, text = block(image, text)
+            return image
+
+    found = scan(built(Pairs), {"image": torch.randn(2, 9, 12), "text": torch.randn(2, 5, 12)}, blocks="blocks.*")
+    assert {row.tokens for row in found.curve()} == {2 * 9}
+    told = "The blocks hand on other tokens beside these, (2, 5, 12), which were not measured."
+    assert (told in found.notes) is changes
+
+
 class Stages(nn.Module):
     """Tokens are merged, and become wider, between two blocks."""
 

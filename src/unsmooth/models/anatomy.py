@@ -43,6 +43,7 @@ class Anatomy:
         stack: What the stack is called where the model has several, such as "encoder"; else nothing.
         part: The part of the model that holds this stack alone; layers are numbered anew in its forward passes too.
         seen_to_read: What a batch calls its tokens, where a pass has shown it.
+        other_streams: Shapes of what its blocks change and hand on beside their tokens, where a pass has shown it.
         sites: The sites that every block has.
     """
 
@@ -52,6 +53,7 @@ class Anatomy:
     stack: str = ""
     part: nn.Module | None = None
     seen_to_read: Reads | None = None
+    other_streams: tuple[str, ...] = ()
     sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

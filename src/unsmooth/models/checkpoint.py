@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from unsmooth.schema import parse
 from unsmooth.weights import Header, check_pickle, read_header
 
 _MOST = 1 << 17
+# Where a name with a slash is a repository of the hub, whose code runs.
+_IMPLEMENTATIONS = ("_implementation", "_implementation_internal")
 _AGAIN = "to download the model again"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -27,28 +30,46 @@ def read_config(folder: Path) -> dict[str, Any]:
         hint = next((str(p) for p in (*(b.parent for b in below), *ggufs)), "the folder that save_pretrained wrote")
         raise expected(f"config.json in {str(folder)!r}", "a folder without one", hint)
     config = read_json(path, constants=True)
-    _check_counts(config)
+    _check_values(config)
     kind, names = config.get("model_type"), config.get("architectures")
     if not isinstance(kind, str | None) or not isinstance(names, list | None) or not all(map(_is_text, names or ())):
         raise expected(f"model_type and architectures as words in {str(path)!r}", "other values", _AGAIN)
     return config
 
 
+def check_beside(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse what transformers would read besides the configuration and the weights that `check_weights` knows."""
+    with suppress(FileNotFoundError):
+        read_json(folder / "generation_config.json", constants=True)
+    if (folder / "adapter_config.json").is_file():  # it loads them where PEFT is, of a pickle too; else it is silent
+        got, hint = "one with adapters (adapter_config.json)", "PEFT's AutoPeftModel, and handing over its model"
+        raise expected(f"a model alone in {str(folder)!r}", got, hint)
+    ours = HOME in config and str(config.get("model_type")).startswith(SAVED_TYPE)  # to stop other readers
+    if "transformers_weights" in config and not ours:
+        got = f"config.json that names others, {config['transformers_weights']!r}"
+        raise expected(f"weights in model.safetensors in {str(folder)!r}", got, "naming them so instead")
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _check_counts(config: Any, name: str = "", counts: bool = False, deep: int = 0) -> None:
-    """Refuse more layers, heads or labels than any model has, of which transformers makes lists at once."""
+def _check_values(config: Any, name: str = "", counts: bool = False, deep: int = 0) -> None:
+    """Refuse more layers, heads or labels than any model has, of which transformers makes lists at once.
+
+    And what would have it run code from the hub, or read files that are named elsewhere.
+    """
+    if name.endswith("checkpoint_path") or (name.endswith(_IMPLEMENTATIONS) and "/" in str(config)):
+        raise expected(f"no code or file of another place as {name} in config.json", str(config), "deleting that entry")
     got = len(config) if isinstance(config, dict | list) else config
     if (counts or deep > 1) and isinstance(got, int | float) and not abs(got) <= _MOST:
         raise expected(f"{name} of at most {_MOST:,} in config.json", got, "another copy of it")
     if isinstance(config, list):  # in lists of lists numbers stand for how often something comes
         for one in config:
-            _check_counts(one, name, counts, deep + 1)
+            _check_values(one, name, counts, deep + 1)
     for key, value in config.items() if isinstance(config, dict) else ():
         counted = key.startswith(("num_", "n_")) or any(word in key for word in ("layer", "depth", "label", "block"))
-        _check_counts(value, f"{name}.{key}".lstrip("."), counted)
+        _check_values(value, f"{name}.{key}".lstrip("."), counted)
 
 
 def check_model_type(config: dict[str, Any], source: Source, trust_remote_code: bool) -> None:

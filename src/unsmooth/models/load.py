@@ -15,7 +15,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models import demo
-from unsmooth.models.checkpoint import check_model_type, check_weights, explain_gguf, read_config
+from unsmooth.models.checkpoint import check_beside, check_model_type, check_weights, explain_gguf, read_config
 from unsmooth.models.origin import Origin, inside_pipeline, set_origin
 from unsmooth.models.preprocess import find_image_processor, find_own_tokenizer, find_tokenizer
 from unsmooth.models.quiet import quiet
@@ -153,6 +153,7 @@ Loaded = tuple[nn.Module, Mapping[str, Any], dict[str, Any]]
 def _load_folder(source: Source, wishes: Wishes, dtype: torch.dtype | str) -> Loaded:
     content = read_config(source.path)
     check_model_type(content, source, wishes.trust_remote_code)
+    check_beside(source.path, content)
     form, headers = check_weights(source, wishes.allow_pickle)
     options = {"trust_remote_code": wishes.trust_remote_code}
     try:

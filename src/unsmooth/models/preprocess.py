@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import open_file
 from unsmooth.models.quiet import quiet
 
-# Bytes of a file beside the weights; the largest vocabularies have a fourth of it.
+# What transformers reads beside the weights, and the most bytes of one; the largest vocabularies have a fourth of it.
+_BESIDE = ("*.json", "*.txt", "*.model", "*.vocab", "*.bpe", "*.tiktoken", "*.jinja", "additional_chat_templates/*")
 _LARGEST = 1 << 27
 _OBJECTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 
 
 def find_tokenizer(name: str, **options: Any) -> Any | None:
     """The tokenizer in a folder or the local cache, ready to pad; None where there is none."""
-    if not all(_is_sane(path) for path in Path(name).glob("*.json") if path.is_file()):
+    if not _is_sane(Path(name)):
         return None
     # Left open, remote code is a question that transformers asks on the terminal.
     options = {"trust_remote_code": False} | options
@@ -33,11 +36,17 @@ def find_tokenizer(name: str, **options: Any) -> Any | None:
     return tokenizer
 
 
-def _is_sane(file: Path) -> bool:
-    """Whether transformers, which reads all of it several times, may: an object, of a size that vocabularies have."""
-    with file.open("rb") as content:
-        start = content.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
-    return file.stat().st_size <= _LARGEST and (start.startswith(b"{") or file.name not in _OBJECTS)
+def _is_sane(folder: Path) -> bool:
+    """Whether transformers may read what is beside the weights, whole and several times: it is of usual sizes."""
+    for path in {path for pattern in _BESIDE for path in folder.glob(pattern) if path.is_file()}:
+        try:
+            with open_file(path) as file:
+                start = file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+                if file.seek(0, 2) > _LARGEST or (path.name in _OBJECTS and not start.startswith(b"{")):
+                    return False
+        except (OSError, UnsmoothError):
+            return False
+    return True
 
 
 def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
@@ -54,7 +63,7 @@ def find_own_tokenizer(folder: Path, length: int | None) -> Any | None:
 
 
 def _from_file(file: Path) -> Any | None:
-    if not file.is_file():
+    if not (file.is_file() and _is_sane(file.parent)):
         return None
     try:
         from transformers import PreTrainedTokenizerFast
@@ -67,6 +76,8 @@ def _from_file(file: Path) -> Any | None:
 
 def find_image_processor(name: str, **options: Any) -> Any | None:
     """The image processor in a folder or the local cache, on PIL and numpy; None where there is none."""
+    if not _is_sane(Path(name)):
+        return None
     options = {"trust_remote_code": False, "backend": "pil"} | options
     try:
         from transformers import AutoImageProcessor

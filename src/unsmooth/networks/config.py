@@ -201,7 +201,7 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     2
     >>> from_dict({"kind": "vit", "dept": 2})
     Traceback (most recent call last):
-    unsmooth.errors.UnsmoothError: Expected a known setting of a vit but got 'dept'. Did you mean 'depth'? Known: ...
+    unsmooth.errors.UnsmoothError: Expected a known setting of a vit in ... but got 'dept'. Did you mean 'depth'? ...
     """
     kind = str(values.get("kind"))[:80]
     if kind not in _KINDS:

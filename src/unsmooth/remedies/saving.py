@@ -336,13 +336,19 @@ def _save_tokenizer(model: nn.Module, folder: Path) -> None:
     if home is not None and home.is_dir():
         for file in sorted({file for pattern in _BESIDE for file in home.glob(pattern)}):
             ours = (folder / file.name).exists() or any(file.match(pattern) for pattern in _NOT_BESIDE)
-            if file.is_file() and not ours and _copy_modules(file, folder):
+            if not ours and _is_within(file, home) and _copy_modules(file, folder):
                 shutil.copyfile(file, folder / file.name)
         return
     with quiet():
         for one in (origin.tokenizer, origin.image_processor):
             if one is not None:
                 one.save_pretrained(folder)
+
+
+def _is_within(file: Path, home: Path) -> bool:
+    """Whether it is a file of its folder, or a link as the hub's cache has it; what lies elsewhere is not passed on."""
+    real, folder = file.resolve(), home.resolve()
+    return file.is_file() and any(real.is_relative_to(one) for one in (folder, folder.parent.parent / "blobs"))
 
 
 def _copy_modules(file: Path, folder: Path) -> bool:
@@ -365,8 +371,7 @@ def _is_module(path: str, home: Path) -> bool:
     folder = home / path
     if path in ("", ".", "..") or Path(path).name != path or folder.is_symlink() or not folder.is_dir():
         return False
-    # Links to files are how hubs' caches are made.
-    return all(one.is_file() or (one.is_dir() and not one.is_symlink()) for one in folder.rglob("*"))
+    return all(_is_within(one, home) or (one.is_dir() and not one.is_symlink()) for one in folder.rglob("*"))
 
 
 def _differing(model: nn.Module, plain: nn.Module) -> dict[str, Tensor]:

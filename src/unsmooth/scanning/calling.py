@@ -221,6 +221,9 @@ def select_and_tell(
             f"Some texts are filled up with the padding id {padding} and the data has no "
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         )
+    if anatomy.other_streams:
+        shapes = " and ".join(anatomy.other_streams)
+        notes.append(f"The blocks hand on other tokens beside these, {shapes}, which were not measured.")
     pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
     if pixels is not None and pixels.eq(0).any():
         notes.append(

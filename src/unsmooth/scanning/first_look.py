@@ -82,7 +82,7 @@ def _tried(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> Anatomy:
         batch_first = _batch_first(entry, stack, glance.entered[0], inputs)
         stack = replace(stack, host=replace(stack.host, batch_first=lambda block: batch_first))
     reads = _reads(entry, stack, glance.entered[0], inputs) if isinstance(inputs, Mapping) else stack.reads
-    return replace(stack, seen_to_read=reads)
+    return replace(stack, seen_to_read=reads, other_streams=glance.beside)
 
 
 @dataclass
@@ -92,6 +92,8 @@ class _Glance:
     entered: list[Tensor] = field(default_factory=list)
     left: tuple[Tensor, ...] = ()
     other_stream: bool = False
+    beside: tuple[str, ...] = ()
+    given: list[Tensor] = field(default_factory=list)
 
     @property
     def shapes(self) -> list[str]:
@@ -123,11 +125,13 @@ def _glance(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> _Glance:
 def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         stream = first_input(args, kwargs)
+        before, glance.given = glance.given, [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
         if len(glance.entered) == 1 and glance.left:
             first, *others = (_is_same(one, stream) for one in glance.left)
             # Where something is done to it on the way, it may be any that has its shape.
             likely = any(others) or sum(one.shape == stream.shape for one in glance.left) > 1
             glance.other_stream = likely and not first
+            glance.beside = tuple(str(tuple(one.shape)) for one in glance.left[1:] if _is_stream(one, glance, before))
         if len(glance.entered) < 2:
             glance.entered.append(stream.clone())  # blocks may write into what they are handed
         if in_part and len(glance.entered) == 2:
@@ -143,6 +147,12 @@ def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
             hook(block.register_forward_pre_hook, enter, with_kwargs=True)
             hook(block.register_forward_hook, leave)
         yield
+
+
+def _is_stream(one: Tensor, glance: _Glance, before: Sequence[Tensor]) -> bool:
+    """Whether the next block is given it too, and it is not what the first was given."""
+    handed_on = one.ndim == 3 and any(_is_same(one, other) for other in glance.given)
+    return handed_on and one.is_floating_point() and not any(_is_same(one, other) for other in before)
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

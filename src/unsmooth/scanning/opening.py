@@ -34,6 +34,7 @@ from unsmooth.scanning.rows import Rows, encoding_of, is_ids, is_row, rows_in, r
 TEXT_SUFFIXES = (".txt", ".md", ".jsonl")
 TABLE_SUFFIXES: Mapping[str, str] = {".csv": ",", ".tsv": "\t"}
 _MOST_COLUMNS = 10_000
+_AT_ONCE = 4096
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -73,7 +74,7 @@ def _recognised(data: Any, how: Preprocessing) -> Source:
 
 
 def _names_a_path(text: str) -> bool:
-    if "\n" in text or len(text) > 1024:
+    if not text or "\n" in text or len(text) > 1024:  # no name is that of the folder one is in
         return False
     # A text has spaces; a mistyped path must not be scanned as a one-word text.
     return Path(text).exists() or not any(character.isspace() for character in text)
@@ -86,7 +87,7 @@ def _open_path(path: Path, how: Preprocessing) -> Source:
         if path.suffix.lower() in IMAGE_SUFFIXES:
             return _open_rows(Rows.of([path]), how, {"path": path.name})
         if path.suffix.lower() in TABLE_SUFFIXES:
-            return _open_rows(Rows.of(_read_table(path)), how, {"path": path.name})
+            return _open_rows(_read_table(path), how, {"path": path.name})
         return _open_texts([path], path.name, how)
     files = sorted(item for item in path.rglob("*") if item.is_file() and not item.name.startswith("."))
     images = [item for item in files if item.suffix.lower() in IMAGE_SUFFIXES]
@@ -102,7 +103,7 @@ def _open_path(path: Path, how: Preprocessing) -> Source:
     )
 
 
-def _read_table(path: Path) -> list[Any]:
+def _read_table(path: Path) -> Rows:
     import pandas
 
     separator = TABLE_SUFFIXES[path.suffix.lower()]
@@ -115,7 +116,7 @@ def _read_table(path: Path) -> list[Any]:
                         f"a table of at most {_MOST_COLUMNS:,} columns at {path.name}", problem, "its text alone"
                     )
             file.seek(0)
-            return list(pandas.read_csv(file, sep=separator).to_dict("records"))
+            return Rows.of_table(pandas.read_csv(file, sep=separator))
     except UnsmoothError:
         raise
     except (OSError, ValueError) as error:
@@ -134,8 +135,8 @@ def _open_rows(rows: Rows, how: Preprocessing, details: Mapping[str, Any]) -> So
     if rows.size == 0:
         raise expected("at least one sequence", "empty data", "data with at least one text, image or row")
     encoding = encoding_of(rows.cut(0, 1)[0], how)
-    if rows.whole:
-        encoding.values(rows.cut(0, rows.size))  # a row that is amiss is told before any work
+    for start in range(0, rows.size, _AT_ONCE) if rows.whole else ():
+        encoding.values(rows.cut(start, start + _AT_ONCE), start)  # a row that is amiss is told before any work
 
     def cut(start: int, stop: int) -> RawBatch:
         batch, went = encoding.batch(rows.cut(start, stop), start)

@@ -20,6 +20,8 @@ from unsmooth.scanning.data import PER_TOKEN, TOKEN_FIELDS, Cut, Preprocessing, 
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage")
 """Which of several columns of strings is the text: the first of these that is there."""
+# Characters that are encoded at once: the tokenizers library takes up to 450 bytes for one, also where it is cut off.
+_LONGEST = 1 << 19
 Encode: TypeAlias = Callable[[list[Any]], tuple[RawBatch, Cut | None]]
 
 
@@ -36,11 +38,18 @@ class Rows:
         """Rows in memory."""
         return cls(len(rows), lambda start, stop: list(rows[start:stop]), whole=True)
 
+    @classmethod
+    def of_table(cls, table: Any) -> Rows:
+        """Those of a DataFrame, made a batch at a time: as dicts they take a hundred times its memory."""
+        return cls(len(table), lambda start, stop: rows_of(table.iloc[start:stop]), whole=True)
+
 
 def rows_in(data: Any) -> Rows | None:
     """The rows of a table, a data set or a list of single sequences; None for what is sliced or batched already."""
     if hasattr(data, "iloc"):  # pandas, which need not be imported to be recognised
-        return Rows.of(rows_of(data) if hasattr(data, "columns") else data.tolist())
+        if not hasattr(data, "columns"):
+            return Rows.of(data.tolist())
+        return Rows.of_table(data)
     if hasattr(data, "column_names") and hasattr(data, "__len__") and not isinstance(data, Mapping):
         return Rows(len(data), lambda start, stop: rows_of(data[start:stop]))  # of the packages datasets and pyarrow
     if isinstance(data, Dataset) and hasattr(data, "__len__"):
@@ -207,10 +216,21 @@ def _tokenizing(how: Preprocessing) -> Encode:
     if getattr(tokenizer, "pad_token", None) is None and getattr(tokenizer, "eos_token", None) is not None:
         tokenizer.pad_token = tokenizer.eos_token
 
+    def together(texts: list[str]) -> tuple[RawBatch, Cut]:
+        found = tokenizer(texts, padding=True, truncation=True, max_length=how.length, return_tensors="pt")
+        return dict(found), _cut(tokenizer, texts, found, how.length)
+
     def encode(texts: list[str]) -> tuple[RawBatch, Cut]:
         some = [str(text) for text in texts]
-        found = tokenizer(some, padding=True, truncation=True, max_length=how.length, return_tensors="pt")
-        return dict(found), _cut(tokenizer, some, found, how.length)
+        sizes = [len(text) for text in some]
+        if max(sizes) > _LONGEST:
+            hint = "a blank line between paragraphs, or cutting it"
+            raise expected(f"texts of at most {_LONGEST:,} characters", f"one of {max(sizes):,}", hint)
+        if sum(sizes) <= _LONGEST:
+            return together(some)
+        ones, cuts = zip(*(together([text]) for text in some), strict=True)
+        fields = {field: [one[field][0] for one in ones] for field in ones[0]}
+        return dict(tokenizer.pad(fields, return_tensors="pt")), Cut(*map(sum, zip(*cuts, strict=True)))
 
     return encode
 

@@ -146,7 +146,7 @@ def _measurements(folder: Path, log: list[Line], notes: list[str]) -> tuple[Meas
         try:
             places[step] = below(folder, line.get("scan"))
         except UnsmoothError:
-            broken.append(str(step))
+            broken.append(step)
     for place in sorted(folder.glob("scans/step-*")):
         digits = place.name.removeprefix("step-")
         if digits.isascii() and digits.isdigit() and len(digits) < 19:
@@ -157,9 +157,9 @@ def _measurements(folder: Path, log: list[Line], notes: list[str]) -> tuple[Meas
             epoch = epoch if isinstance(epoch, int | float) else None
             found.append(Measurement(step, epoch, load_scan(places[step])))
         except UnsmoothError:
-            broken.append(str(step))
-    if broken:
-        notes.append(f"No whole scan was found of step {', '.join(broken)}.")
+            broken.append(step)
+    if lost := set(broken) - {one.step for one in found}:
+        notes.append(f"No whole scan was found of step {', '.join(map(str, sorted(lost)))}.")
     if not places:
         notes.append("No scan was found: nothing is known of token similarity.")
     return tuple(found)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -16,11 +19,14 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.grid import Piece, Registration, registered, run_piece
 from unsmooth.evidence.grid.__main__ import main
 from unsmooth.evidence.grid.images import Pictures
+from unsmooth.evidence.grid.images import pictures as pictures_of
 from unsmooth.evidence.grid.judging import table
 from unsmooth.evidence.grid.knobs import Knobs
+from unsmooth.evidence.grid.observing import attention_of
 from unsmooth.evidence.grid.piece import PROBE, file_of, missing
 from unsmooth.evidence.grid.registration import HOME, Contrast, Data, Family, Training
 from unsmooth.evidence.grid.verdicts import causes, compared, escalation, verdicts
+from unsmooth.training.ensemble import Ensemble
 
 NAMES = sorted(path.stem for path in HOME.glob("*.json"))
 
@@ -107,6 +113,73 @@ def test_a_piece_goes_on_where_it_ended(family: str, images: tuple[Path, Data], 
     with pytest.raises(UnsmoothError, match="Expected a piece of tiny"):
         run_piece(tmp_path, piece, replace(registration, budget="another"), source)
     assert json.loads(gzip.decompress(whole))["registration"] == registration.digest
+
+
+def test_images_are_mirrored_and_moved(images: tuple[Path, Data]) -> None:
+    source, data = images
+    pictures = pictures_of(source, data)
+    seeds, shift = (0, 1, 0), 2
+    plain = pictures.batches(seeds, 3, Training(3, 1, batch=32), "cpu")
+    moved = pictures.batches(seeds, 3, Training(3, 1, batch=32, shift=shift), "cpu")
+    seen = set()
+    for step in range(3):
+        before, labels = plain(torch.tensor([step]))
+        after, same = moved(torch.tensor([step]))
+        assert torch.equal(labels, same)
+        assert torch.equal(after[0], after[2])
+        for one, other in zip(before.flatten(0, 1), after.flatten(0, 1), strict=True):
+            padded = {False: torch.nn.functional.pad(one, [shift] * 4)}
+            padded[True] = padded[False].flip(-1)
+            # Moved by so much and perhaps mirrored: one of fifty ways, and no other image.
+            ways = [
+                (mirrored, down, right)
+                for mirrored, whole in padded.items()
+                for down in range(5)
+                for right in range(5)
+                if torch.equal(whole[:, down : down + 8, right : right + 8], other)
+            ]
+            assert ways
+            seen.add(ways[0])
+    assert len(seen) > 40
+    again = pictures.batches((1,), 3, Training(3, 1, batch=32, shift=shift), "cpu")(torch.tensor([2]))[0]
+    assert torch.equal(again[0], after[1])
+
+
+def test_a_gradient_is_multiplied_on_its_way_through_each_block(images: tuple[Path, Data]) -> None:
+    _, data = images
+    stream = {}
+    for by in (None, 0.5):
+        registration = tiny(data, families={"post": Family("post", {}, Knobs(block_gradient=by) if by else None)})
+        network = registration.network(Piece("post", 3, 16), "xavier", 0, 4, 8)
+        given = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        streams: list[torch.Tensor] = []
+        for block in network.stack.blocks:  # type: ignore[union-attr]
+            block.register_forward_pre_hook(lambda _, args, to=streams: to.append(args[0]))
+        out = network(given)
+        logits = out[0] if isinstance(out, tuple) else out
+        stream[by] = (logits.detach(), torch.autograd.grad(logits.square().sum(), streams))
+    assert torch.equal(stream[None][0], stream[0.5][0])
+    for blocks, (before, after) in zip((3, 2, 1), zip(stream[None][1], stream[0.5][1], strict=True), strict=True):
+        torch.testing.assert_close(after, before * 0.5**blocks)
+
+
+def test_files_of_others_are_read_within_bounds(images: tuple[Path, Data], tmp_path: Path) -> None:
+    source, data = images
+    registration, piece = tiny(data), Piece("pre", 2, 16)
+    path = file_of(tmp_path, piece)
+    about = {"registration": registration.digest, "starts": []}
+    for content in ("[" * 100_000, json.dumps(about), json.dumps({**about, "members": [1]}), " " * (33 << 20)):
+        path.write_bytes(gzip.compress(content.encode()))
+        with pytest.raises(UnsmoothError, match=re.escape(str(path))):
+            run_piece(tmp_path, piece, registration, source, tell=lambda _: None)
+    path.unlink()
+    for broken in (source.read_bytes()[:400], b"no archive", None):
+        made = tmp_path / f"{len(broken or b'')}.npz"
+        made.write_bytes(broken) if broken is not None else numpy.savez_compressed(
+            made, train_images=numpy.zeros((1 << 20, 3))
+        )
+        with pytest.raises(UnsmoothError, match=re.escape(str(made))):
+            run_piece(tmp_path, piece, registration, made, tell=lambda _: None)
 
 
 def test_members_do_not_depend_on_who_is_beside_them(images: tuple[Path, Data], tmp_path: Path) -> None:
@@ -220,6 +293,60 @@ def test_stacks_are_looked_at_before_training(images: tuple[Path, Data], tmp_pat
     assert post["slope"]["high"] < pre["slope"]["low"] < 0
     assert post["bound"]["count"] == 3
     assert verdicts(registration, tmp_path / "runs")["missing"] == {}
+
+
+def test_what_is_seen_of_attention_is_what_its_formulas_say(images: tuple[Path, Data]) -> None:
+    """One sample at a time, in NumPy, from the weights and the streams alone."""
+    source, data = images
+    registration, piece = tiny(data), Piece("post", 2, 32)
+    networks = [registration.network(piece, "xavier", seed, 4, 8) for seed in (0, 1)]
+    inputs, _ = pictures_of(source, data).probe(3, "cpu")
+    seen = attention_of(Ensemble(networks, device="cpu", dtype=torch.float64), inputs)
+    for member, network in enumerate(networks):
+        network = network.double()
+        for place, block in enumerate(network.stack.blocks):  # type: ignore[union-attr, arg-type]
+            streams: list[torch.Tensor] = []
+            hook = block.register_forward_pre_hook(lambda _, args, to=streams: to.append(args[0].detach()))
+            network(inputs)
+            hook.remove()
+            weight = {name: one.detach().numpy() for name, one in block.attention.named_parameters()}
+            made = {"before": [], "attended": [], "second": []}
+            for x in streams[0].numpy():
+                query, key, value = numpy.split(x @ weight["qkv.weight"].T + weight.get("qkv.bias", 0), 3, axis=1)
+                branch = weight.get("out.bias", 0) + numpy.zeros_like(x)
+                for head in range(2):
+                    at = slice(16 * head, 16 * head + 16)
+                    logits = query[:, at] @ key[:, at].T / 4
+                    attention = numpy.exp(logits) / numpy.exp(logits).sum(axis=1, keepdims=True)
+                    made["second"].append(sorted(abs(numpy.linalg.eigvals(attention)))[-2] ** 2)
+                    branch = branch + attention @ value[:, at] @ weight["out.weight"][:, at].T
+                for name, stream in (("before", x), ("attended", x + branch)):
+                    away = ((stream - stream.mean(axis=0)) ** 2).sum() / (stream**2).sum()
+                    made[name].append(numpy.log(away))
+            h = weight["qkv.weight"][64:].T @ weight["out.weight"].T
+            found = {name: float(values[member, place]) for name, values in seen.items()}
+            assert found["variance"] == pytest.approx((h**2).sum() / 32, rel=1e-9)
+            for name, values in made.items():
+                assert found[name] == pytest.approx(numpy.mean(values), rel=1e-9), name
+
+
+def test_the_escalation_is_held_against_its_bound_on_the_same_samples(tmp_path: Path) -> None:
+    registration = tiny(Data("cifar4", 1, 1, ""), gains=(0.8,), seeds=(0, 1), look=("attention",))
+    for piece in registration.all_pieces():
+        # Attention halves diversity where the bound says a third at least: 1·½·1 / (1 + ½).
+        seen = {
+            "log_tdiv": [-3.0, -4.0, -5.0, -6.0, -7.0],
+            "before": [math.log(0.5)] * 4,
+            "attended": [math.log(0.25)] * 4,
+        }
+        seen |= {"variance": [1.0] * 4, "second": [0.0] * 4, "gap": [1.0] * 4}
+        rows = [{"gain": 0.8, "seed": seed, "float64": seen} for seed in (0, 1)]
+        found = {"registration": registration.digest, "starts": rows, "members": []}
+        file_of(tmp_path, piece).write_bytes(gzip.compress(json.dumps(found).encode()))
+    row = escalation(registration, tmp_path)["escalation"][0]
+    assert row["bound"]["value"] == pytest.approx(1 / 2 - 1 / 3)
+    assert row["bound_one_step"]["value"] == pytest.approx(1 / 2)
+    assert row["slope"]["value"] == pytest.approx(-1.0)
 
 
 def test_a_planted_cause_is_found(tmp_path: Path) -> None:

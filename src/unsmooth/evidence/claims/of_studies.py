@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from unsmooth.evidence.claim import Measured, Section, Source, claim
-from unsmooth.evidence.figure import Figure
-from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording
+from unsmooth.evidence.claim import Section, Source, claim
+from unsmooth.evidence.finding import Finding, Outcome, Wording
 from unsmooth.evidence.interval import Interval
-from unsmooth.evidence.registered import Awaiting, Results, Studied, at_this_level
+from unsmooth.evidence.registered import Results, Studied, at_this_level
 
 # Families whose escalation the registration judges, and gains at which it does.
 _JUDGED_GAINS = (0.8, "xavier")
@@ -28,8 +27,8 @@ def _where(row: dict[str, Any]) -> str:
 
 
 @claim
-class MoreLayers(Awaiting):
-    """No study of it is registered yet."""
+class MoreLayers(Studied):
+    """Twelve, 24 and 48 blocks."""
 
     id: ClassVar[str] = "more-layers"
     number: ClassVar[int] = 17
@@ -38,25 +37,21 @@ class MoreLayers(Awaiting):
     wording: ClassVar[Wording] = "verbatim"
     source: ClassVar[Source] = Source("P1", "v1", "abstract")
     reading: ClassVar[str] = (
-        "A sharpened image classifier in the general or Schur form is more accurate than the better of AttnScale and "
+        "An image classifier sharpened in the general form is more accurate than one with AttnScale and than one with "
         "FeatScale at 12, 24 and 48 blocks, each at its own rate."
     )
     differs: ClassVar[str] = "How many layers the paper means is not known. Part of the sentence of sharpening-helps."
     would_decide: ClassVar[str] = (
-        "Three arms at 12, 24 and 48 pre-norm blocks of width 64 on CIFAR-100 in 17 tokens, rates until the best is "
-        "inside the ladder, five seeds of 2,000 steps: about six hours of a CPU core."
+        "The registered study `layers`: sharpen, AttnScale and FeatScale at 12, 24 and 48 pre-norm blocks, five seeds "
+        "of 2,000 steps, ten hours of a CPU core."
     )
-    for_if: ClassVar[str] = "the 95 % interval over seeds of the difference in accuracy lies above 0 at every depth"
+    for_if: ClassVar[str] = (
+        "in the study `layers` the 95 % interval over seeds of the difference in accuracy to either lies above 0 at "
+        "every depth"
+    )
     against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
-    waits_for: ClassVar[str] = "a study that is not registered yet"
-
-    def judge(self, measured: Measured) -> Judgement:
-        """There is nothing to judge."""
-        return Judgement((), "Not run.", "undecided")
-
-    def figure(self, measured: Measured) -> Figure:
-        """There is nothing to draw."""
-        return Figure("Not run.")
+    study: ClassVar[str] = "layers"
+    asks: ClassVar[str] = id
 
 
 @claim

@@ -32,21 +32,19 @@ class SharpeningHelps(AlsoStudied):
     source: ClassVar[Source] = Source("P1", "v1", "abstract")
     reading: ClassVar[str] = (
         "A sharpened image classifier in the general basis, eigenvalues of H clipped one by one to [−1, 0], is "
-        "more accurate than one with AttnScale or FeatScale, each at its own rate, with all training data and with "
-        "fewer."
+        "more accurate than one with AttnScale and than one with FeatScale, each at its own rate."
     )
     differs: ClassVar[str] = (
         "Later versions of the paper do not say it. Which recent solution is meant is known from reviews (Wang et "
-        "al. 2022). More layers are a claim of their own, more-layers; corrupted images are reported."
+        "al. 2022). More layers are a claim of their own, more-layers; fewer and corrupted images are reported."
     )
     would_decide: ClassVar[str] = (
-        "The lever study: plain, general and Schur forms, AttnScale and FeatScale, each at its best rate, three "
-        "seeds of 10,000 steps."
+        "The study `lever`: plain, every form of H, AttnScale and FeatScale, each at its best rate, three seeds of "
+        "10,000 steps."
     )
     for_if: ClassVar[str] = (
-        "in the study `lever`, with all training data and with a quarter of it, the 95 % interval over seeds of the "
-        "accuracy of sharpen (general or Schur form, the better on training data) minus that of the better of "
-        "AttnScale and FeatScale lies above 0, each at the best rate of its ladder"
+        "in the study `lever` the 95 % intervals over seeds of the accuracy of sharpen (general form) minus that of "
+        "AttnScale, and minus that of FeatScale, lie above 0, each at the best rate of its ladder"
     )
     against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data", "finer_patches", "bases")

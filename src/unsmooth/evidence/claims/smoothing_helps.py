@@ -35,15 +35,14 @@ class SmoothingHelps(AlsoStudied):
     )
     differs: ClassVar[str] = '"Can" asks for one setting; this is ours, small images on a small ViT.'
     would_decide: ClassVar[str] = (
-        "The lever study: plain, and general and Schur forms of smooth and sharpen, each at its best rate, three "
-        "seeds of 10,000 steps."
+        "The study `lever`: plain, and every form of smooth and sharpen, each at its best rate, three seeds of 10,000 "
+        "steps."
     )
     for_if: ClassVar[str] = (
-        "in the study `lever` the 95 % intervals over seeds of the accuracy of smooth (general or Schur form, the "
-        "better on training data) minus plain, and minus sharpen in the same form, lie above 0, each at the best rate "
-        "of its ladder"
+        "in the study `lever` the 95 % intervals over seeds of the accuracy of smooth (general form) minus plain, and "
+        "minus sharpen in the same form, lie above 0, each at the best rate of its ladder"
     )
-    against_if: ClassVar[str] = "the interval against plain lies wholly below 0 in both forms"
+    against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data", "finer_patches")
 
     study: ClassVar[str] = "lever"

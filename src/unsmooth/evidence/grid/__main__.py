@@ -31,7 +31,7 @@ def main(words: list[str] | None = None) -> int:
             print(pictures(given.data, registration.data).write(given.out or Path("grid.npz")))
             return 0
         if given.verb == "table":
-            out = given.out or Path("evidence") / registration.name / "results.json"
+            out = given.out or Path("evidence/full/grid") / f"{registration.name}.json"
             print(write_json(out, {**table(registration, folder), **verdicts(registration, folder)}))
             return 0
         pieces = _chosen(registration, given)
@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("registration", help="a name, or a JSON file")
     parser.add_argument("--runs", type=Path, default=Path("runs/grid"), help="folder of results")
     parser.add_argument("--data", type=Path, default=Path("data/cifar100"), help="data folder, or a file of `pack`")
-    parser.add_argument("--out", type=Path, help="what `table` and `pack` write; evidence/NAME/results.json, grid.npz")
+    parser.add_argument(
+        "--out", type=Path, help="what `table` and `pack` write; evidence/full/grid/NAME.json, grid.npz"
+    )
     parser.add_argument("--pieces", nargs="*", default=[], help="only those whose names begin so, such as post-24")
     parser.add_argument(
         "--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other"

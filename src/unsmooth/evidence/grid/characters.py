@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.evidence.grid.registration import Data
+from unsmooth.evidence.grid.registration import Data, Training
+from unsmooth.files import read_text
 from unsmooth.training.ensemble import Batches
 
 # So many windows of the test part are read: evenly spread.
@@ -33,11 +34,12 @@ class Characters:
         """Windows of the test part that are looked at, and the characters that follow."""
         return self._windows(torch.linspace(0, len(self.test) - self.length - 1, count).long(), self.test, device)
 
-    def batches(self, seeds: Sequence[int], steps: int, batch: int, device: torch.device | str) -> Batches:
+    def batches(self, seeds: Sequence[int], steps: int, training: Training, device: torch.device | str) -> Batches:
         """Windows at random places, for each member those of its seed."""
         last = len(self.train) - self.length
         drawn = {
-            seed: torch.randint(last, (steps, batch), generator=torch.Generator().manual_seed(seed)) for seed in seeds
+            seed: torch.randint(last, (steps, training.batch), generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
         }
         at_SMB = torch.stack([drawn[seed] for seed in seeds], dim=1).to(device)
         text, along = self.train.to(device), torch.arange(self.length + 1, device=device)
@@ -69,7 +71,7 @@ def characters(source: Path, data: Data) -> Characters:
     path = source if source.suffix == ".txt" else source / f"{data.name}.txt"
     if not path.is_file():
         raise expected(f"the text {data.name} at {path}", "none", "--data and the folder that it is in")
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     if digest != data.digest:
         raise expected(f"the registered text (digest {data.digest})", f"another one ({digest}) in {path}", data.name)

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.errors import expected
-from unsmooth.evidence.grid.registration import Data
+from unsmooth.evidence.grid.registration import Data, Training
 from unsmooth.training.data.images import Images, read_cifar
 from unsmooth.training.ensemble import Batches
+from unsmooth.weights import check_pickle
 
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 # The shuffle is part of what is registered.
@@ -60,16 +62,27 @@ class Pictures:
         """Test images that are looked at, in double precision, and their labels."""
         return self.normalised("test", device, torch.float64)[:count], self.test_labels[:count].to(device)
 
-    def batches(self, seeds: Sequence[int], steps: int, batch: int, device: torch.device | str) -> Batches:
-        """Batches of members, each in the order of its seed."""
+    def batches(self, seeds: Sequence[int], steps: int, training: Training, device: torch.device | str) -> Batches:
+        """Batches of members, each in the order of its seed, and mirrored and moved as its seed says."""
         images, labels = self.normalised("train", device, torch.float32), self.train_labels.to(device)
-        orders = {seed: _order(seed, len(labels), steps * batch) for seed in seeds}
+        orders = {seed: _order(seed, len(labels), steps * training.batch) for seed in seeds}
         rows = torch.stack([orders[seed] for seed in seeds], dim=1)
-        order_SMB = torch.unflatten(rows, 0, (-1, batch)).transpose(1, 2).contiguous().to(device)
+        order_SMB = torch.unflatten(rows, 0, (-1, training.batch)).transpose(1, 2).contiguous().to(device)
+        if shift := training.shift:
+            images = F.pad(images, [shift] * 4)
+            moves = {seed: _moves(seed, (steps, training.batch), shift) for seed in seeds}
+            moves_SMB3 = torch.stack([moves[seed] for seed in seeds], dim=1).to(device)
+        along, channels = (torch.arange(size, device=device) for size in (self.side, 3))
 
         def chosen(at: Tensor) -> tuple[Tensor, Tensor]:
             chosen_MB = order_SMB.index_select(0, at)[0]
             picked = images.index_select(0, chosen_MB.flatten())
+            if shift:
+                down, right, mirrored = moves_SMB3.index_select(0, at)[0].flatten(0, 1).long().T[..., None]
+                rows_KN = along + down
+                columns_KN = right + torch.where(mirrored > 0, self.side - 1 - along, along)
+                each = torch.arange(len(picked), device=device)[:, None, None, None]
+                picked = picked[each, channels[:, None, None], rows_KN[:, None, :, None], columns_KN[:, None, None]]
             wanted = labels.index_select(0, chosen_MB.flatten())
             return torch.unflatten(picked, 0, chosen_MB.shape), wanted.view(chosen_MB.shape)
 
@@ -87,6 +100,13 @@ class Pictures:
         return path
 
 
+def _moves(seed: int, shape: tuple[int, int], shift: int) -> Tensor:
+    """How far down and right each image of each step is taken, 0 to 2·shift, and whether it is mirrored."""
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randint(2 * shift + 1, (*shape, 2), generator=generator, dtype=torch.int8)
+    return torch.cat([places, torch.randint(2, (*shape, 1), generator=generator, dtype=torch.int8)], dim=-1)
+
+
 def _order(seed: int, images: int, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     epochs = -(-count // images)
@@ -102,11 +122,14 @@ def pictures(source: Path, data: Data) -> Pictures:
         data: Which images.
     """
     if source.suffix == ".npz":
-        if not source.is_file():
-            raise expected(f"a file of images at {source}", "none", "--data data/cifar100")
-        with numpy.load(source) as found:
-            images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
-            made = Pictures(images, labels, test, wanted, int(found["classes"]))
+        try:
+            check_pickle(source)  # the same form: parts in an archive that packs nothing
+            with numpy.load(source) as found:
+                images, labels, test, wanted = (torch.from_numpy(found[name]) for name in _ARRAYS)
+                made = Pictures(images, labels, test, wanted, int(found["classes"]))
+        except Exception as error:  # a broken archive may raise anything
+            got = "none" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+            raise expected(f"a file of images at {source}", got, "--data data/cifar100") from None
     else:
         made = _chosen(read_cifar(source, int(data.name.removeprefix("cifar"))), data)
     if made.digest != data.digest:

@@ -128,8 +128,17 @@ def table(registration: Registration, folder: Path) -> dict[str, Any]:
         "columns": names,
         "rows": rows,
         "configurations": list(configurations(registration, folder)),
-        "made": made,
+        "made": {
+            **{name: _each(made, name) for name in ("commit", "hardware", "when")},
+            "seconds": round(sum(one.get("all_seconds", 0.0) for one in made.values()), 1),
+            "pieces": made,
+        },
     }
+
+
+def _each(made: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """What pieces have in common, or each of what they have."""
+    return ", ".join(sorted({str(one.get(name)) for one in made.values()}))
 
 
 def _last(value: Any) -> Any:

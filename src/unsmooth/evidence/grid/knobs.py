@@ -24,6 +24,8 @@ class Knobs:
             and numbers above 1 make tokens more alike.
         head_gradient: What the gradient of the loss to the output of the last block is multiplied by. The head sees
             its own as it is, and the forward pass is the same.
+        block_gradient: What the gradient is multiplied by on its way back through each block, the forward pass being
+            the same: by depth the ratio of the first block's gradient to the last one's is that to the power of it.
         layer_rates: Of the first and of the last block: what their learning rates are multiplied by, in between in
             even ratios. That of embedding and head stays.
     """
@@ -31,6 +33,7 @@ class Knobs:
     branch: float | None = None
     token_mean: float | None = None
     head_gradient: float | None = None
+    block_gradient: float | None = None
     layer_rates: tuple[float, ...] | None = None
 
     def turn(self, network: nn.Module) -> None:
@@ -42,6 +45,8 @@ class Knobs:
             if self.branch is not None:
                 for path in (block.attention_path, block.mlp_path):
                     path.register_forward_hook(partial(_times, by=self.branch))
+            if self.block_gradient is not None:
+                block.register_forward_hook(partial(_less_gradient, by=self.block_gradient))
         if self.head_gradient is not None:
             blocks[-1].register_forward_hook(partial(_less_gradient, by=self.head_gradient))
 

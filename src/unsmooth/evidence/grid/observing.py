@@ -74,7 +74,8 @@ def attention_of(ensemble: Ensemble, inputs: Tensor) -> dict[str, Tensor]:
     - ``second``: the mean over samples and heads of :math:`|\lambda_2|^2` of the attention map A; ``gap`` of
       :math:`\|(I-\Pi)A\|_2^2`, what one step can leave of what is not the mean.
     - ``variance``: :math:`\|H\|_F^2 / d` of the summed map of values and output, σ² of a random one.
-    - ``attended``: ``log_tdiv`` of the stream with attention's branch in it, before any norm.
+    - ``before``: ``log_tdiv`` of the stream that enters the block, and ``attended`` of it with attention's branch in
+      it, before any norm; both of the same samples.
 
     Blocks whose remedies change what attention reads or gives are looked at as they are without: `attended` knows.
 
@@ -107,8 +108,9 @@ def attention_of(ensemble: Ensemble, inputs: Tensor) -> dict[str, Tensor]:
         )
 
     def on_branch(module: Any, args: Any, out: Tensor) -> None:
-        joined = torch.unflatten(streams[-1] + out, 0, (members, -1))
-        found[-1]["attended"] = diversity(joined, 2).clamp(min=torch.finfo(joined.dtype).tiny).log().mean(dim=1)
+        for name, stream in (("before", streams[-1]), ("attended", streams[-1] + out)):
+            own = torch.unflatten(stream, 0, (members, -1))
+            found[-1][name] = diversity(own, 2).clamp(min=torch.finfo(own.dtype).tiny).log().mean(dim=1)
 
     handles = [block.register_forward_pre_hook(on_block) for block in blocks]
     handles += [block.attention.register_forward_pre_hook(on_attention) for block in blocks]

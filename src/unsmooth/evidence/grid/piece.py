@@ -21,7 +21,8 @@ from unsmooth.evidence.grid.images import Pictures, pictures
 from unsmooth.evidence.grid.observing import attention_of, observe, spectra_of
 from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registration
 from unsmooth.evidence.provenance import made
-from unsmooth.files import finite, write_whole
+from unsmooth.files import finite, read_json, write_whole
+from unsmooth.schema import parse
 from unsmooth.training.ensemble import Alone, Ensemble, warm_cosine
 
 FORMAT = 1
@@ -89,10 +90,11 @@ def run_piece(
     there = torch.device(device)
     known = {(row["gain"], row["seed"]) for row in found["starts"]}
     if looked_at := [start for start in registration.starts() if start not in known]:
+        start = time.monotonic()
         found["starts"] += _observed_starts(
-            registration, piece, {start: network_of(start) for start in looked_at}, samples, there
+            registration, piece, {one: network_of(one) for one in looked_at}, samples, there
         )
-        found["made"] = {**made(there), "device": device}
+        found["made"] = {**made(there), "device": device, "all_seconds": round(time.monotonic() - start, 2)}
         _write(path, piece, registration, found)
         tell(f"{piece.name}: {len(looked_at)} networks looked at")
     while wanted := missing(registration, found["members"], twins or {}):
@@ -141,16 +143,15 @@ def read_piece(path: Path, registration: Registration) -> dict[str, Any] | None:
     Raises:
         UnsmoothError: Another registration made it, or it cannot be read.
     """
-    if not path.is_file():
-        return None
     try:
-        found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-        of = found["registration"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise expected(f"results of a grid in {path}", str(error)[:80], "deleting it") from None
-    if of != registration.digest:
+        found = read_json(path)
+    except FileNotFoundError:
+        return None
+    if (of := found.get("registration")) != registration.digest:
         got = f"one of {str(of)[:40]}"
         raise expected(f"a piece of {registration.name} {registration.digest} in {path}", got, "another folder")
+    for part in ("starts", "members"):
+        parse(tuple[dict[str, Any], ...], found.get(part), where=f"{part} of {path}")
     return found
 
 
@@ -249,8 +250,7 @@ def speed(found: Mapping[str, Any], device: str) -> float:
 def newest(folder: Path) -> dict[str, Any]:
     """The piece that was written last, whoever wrote it; empty where there is none."""
     paths = sorted(folder.glob("*.json.gz"), key=lambda path: path.stat().st_mtime)
-    found: dict[str, Any] = json.loads(gzip.decompress(paths[-1].read_bytes())) if paths else {}
-    return found
+    return read_json(paths[-1]) if paths else {}
 
 
 def fitting(registration: Registration, piece: Piece, device: str) -> int:
@@ -297,7 +297,7 @@ def _run(
     if family.knobs is not None:
         ensemble.scale_rates(family.knobs.rates(ensemble.names, piece.depth))
     rows: list[dict[str, Any]] = [asdict(member) for member in group]
-    batches = samples.batches([member.seed for member in group], group[0].steps, settings.batch, device)
+    batches = samples.batches([member.seed for member in group], group[0].steps, settings, device)
     inputs, labels = samples.probe(PROBE, device)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     rates = torch.tensor([member.rate for member in group], dtype=torch.float64)

@@ -65,6 +65,8 @@ class Training:
         batch: Images in a step.
         weight_decay: Of matrices.
         clip: The largest norm of a gradient.
+        shift: Training images are mirrored with even chance and moved by up to so many pixels, the mean colour coming
+            in; None leaves them as they are.
     """
 
     steps: int
@@ -72,6 +74,7 @@ class Training:
     batch: int = 96
     weight_decay: float = 0.05
     clip: float = 1.0
+    shift: int | None = None
 
 
 @dataclass(frozen=True)

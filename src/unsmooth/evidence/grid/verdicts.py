@@ -174,11 +174,13 @@ def _escalations(registration: Registration, folder: Path, piece: Piece) -> Iter
                     _slope(blocks[middle:], layers[middle + 1 : last + 1]),
                 )
             )
-            escaped = [1 - math.exp(after - before) for after, before in zip(one["attended"], layers, strict=False)]
+            escaped = [
+                1 - math.exp(after - before) for after, before in zip(one["attended"], one["before"], strict=True)
+            ]
             for name, left in (("bound", one["second"]), ("bound_one_step", one["gap"])):
                 bounds = [
                     _bound(1 - math.exp(before), spread, size)
-                    for before, spread, size in zip(layers, one["variance"], left, strict=False)
+                    for before, spread, size in zip(one["before"], one["variance"], left, strict=True)
                 ]
                 past.setdefault(name, []).append(
                     statistics.fmean(r - bound for r, bound in zip(escaped[:last], bounds[:last], strict=True))
