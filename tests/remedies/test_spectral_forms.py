@@ -132,9 +132,9 @@ def test_an_inverse_is_followed(shape):
     v = torch.stack([singular(np.linspace(0.5, 2.0, shape[0]), shape[1])] * 2)
     inverse = torch.linalg.pinv(v.mT)
     for step in range(20):
-        v = v + 0.01 * random(2, *shape, seed=step)
+        v = v + 0.03 * random(2, *shape, seed=step)
         inverse = followed_inverse(v, inverse)
-    torch.testing.assert_close(inverse, torch.linalg.pinv(v.mT), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(inverse, torch.linalg.pinv(v.mT), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (8, 24)])
@@ -157,13 +157,12 @@ def singular(values: np.ndarray, dim: int) -> Tensor:
 
 @pytest.mark.parametrize(("rows", "dim"), [(24, 24), (10, 24)])
 @pytest.mark.parametrize("largest", [1.0, 0.5])
-def test_singular_values_past_the_limit_come_back_and_the_others_stay(rows, dim, largest):
-    values = np.linspace(0.1, 1.05, rows)
+@pytest.mark.parametrize("past", [1.05, 2.0])
+def test_singular_values_past_the_limit_come_back_and_the_others_stay(rows, dim, largest, past):
+    values = np.linspace(0.1, past, rows)
     found = clipped_rows(singular(largest * values, dim)[None], largest)
     wanted = singular(largest * values.clip(max=1.0), dim)
-    np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), atol=2e-3)
-    for _ in range(3):
-        found = clipped_rows(found, largest)
+    np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), atol=1e-3)
     assert np.linalg.norm(found[0].numpy(), 2) < largest * (1 + 1e-5)
 
 
@@ -176,7 +175,8 @@ def test_clipping_survives_a_step_that_is_much_too_long():
     rows = 10 * random(1, 8, 12)
     for _ in range(12):
         rows = clipped_rows(rows, 1.0)
-    assert np.linalg.norm(rows[0].numpy(), 2) < 1 + 1e-6
+        assert np.linalg.norm(rows[0].numpy(), 2) < 1.05
+    np.testing.assert_allclose(np.linalg.svd(rows[0].numpy())[1], 1.0, atol=1e-2)
 
 
 @pytest.mark.parametrize("options", [{"basis": "gram", "eigenvalues": "clip"}, {}])

@@ -43,7 +43,7 @@ class Awaiting(Claim):
 def contrasts(results: Results, asks: str) -> Iterator[Finding]:
     """Differences between two configurations over seeds, on the side of their margin that was registered."""
     known = getattr(registered(str(results["name"])), "contrasts", None) or ()
-    sides = {contrast.name: contrast.side for contrast in known}
+    sides = {contrast.name: contrast.side for contrast in known if contrast.claim == asks}
     for row in results.get("contrasts", ()):
         if row.get("claim") == asks and row.get("value") is not None:
             interval = at_this_level(row)

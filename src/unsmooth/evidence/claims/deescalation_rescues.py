@@ -55,9 +55,9 @@ class DeescalationRescues(AlsoStudied):
         "its ladder, ten seeds of 2,000 steps."
     )
     for_if: ClassVar[str] = (
-        "in the study `depth`, in float32 and with every best rate inside its ladder, with Xavier's initialisation, at "
-        "24 blocks and at 48: the 95 % interval over seeds of the accuracy with de-escalation minus without lies above "
-        "2 points"
+        "in the study `depth`, in float32 and with every best rate inside its ladder (or nothing learned at any), with"
+        " Xavier's initialisation, at 24 blocks and at 48: the 95 % interval over seeds of the accuracy with de-"
+        "escalation minus without lies above 2 points"
     )
     against_if: ClassVar[str] = "in that study one of the two intervals lies below 2 points"
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")

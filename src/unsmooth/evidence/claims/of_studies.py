@@ -75,7 +75,7 @@ class ForcedTextHarm(Studied):
     would_decide: ClassVar[str] = "The registered study `text`: plain, sharpen and smooth, three seeds, on a CPU."
     for_if: ClassVar[str] = (
         "in the study `text` the 95 % intervals over seeds of the test loss of smooth minus plain and of sharpen minus "
-        "plain lie above 0"
+        "plain, both in the Schur form, lie above 0"
     )
     against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
     study: ClassVar[str] = "text"

@@ -53,11 +53,14 @@ class PostNormFailsDeep(AlsoStudied):
         "ten seeds of 2,000 steps beside a linear probe on the same pixels."
     )
     for_if: ClassVar[str] = (
-        "in the study `depth`, in float32 and with every best rate inside its ladder, at 48 blocks with Xavier's "
-        "initialisation: the 95 % interval over seeds of the accuracy of post-norm minus that of a linear probe on the "
-        "same pixels lies below 1 point, and that of pre-norm minus the probe's above 1 point"
+        "in the study `depth`, in float32 and with every best rate inside its ladder (or nothing learned at any), at "
+        "48 blocks with Xavier's initialisation: the 95 % interval over seeds of the accuracy of post-norm minus that "
+        "of a linear probe on the same pixels lies below 1 point, and that of pre-norm minus the probe's above 1 point"
     )
-    against_if: ClassVar[str] = "in that study the interval of post-norm minus the probe lies above 1 point"
+    against_if: ClassVar[str] = (
+        "in that study the interval of post-norm minus the probe lies above 1 point, or that of pre-norm minus the "
+        "probe below it"
+    )
     studies: ClassVar[tuple[str, ...]] = ("depth_rates", "depth_seeds")
 
     study: ClassVar[str] = "depth"

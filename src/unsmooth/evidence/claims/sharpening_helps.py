@@ -44,7 +44,8 @@ class SharpeningHelps(AlsoStudied):
     )
     for_if: ClassVar[str] = (
         "in the study `lever` the 95 % intervals over seeds of the accuracy of sharpen (general form) minus that of "
-        "AttnScale, and minus that of FeatScale, lie above 0, each at the best rate of its ladder"
+        "AttnScale, and minus that of FeatScale, lie above 0, each at a best rate inside its ladder; not run where no "
+        "plain layer's radius reaches 1"
     )
     against_if: ClassVar[str] = "one of these intervals lies wholly below 0"
     studies: ClassVar[tuple[str, ...]] = ("steering", "less_data", "finer_patches", "bases")

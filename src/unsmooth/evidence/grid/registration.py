@@ -295,4 +295,7 @@ def registered(name: str) -> Registration:
     wrong = sorted(set(registration.rates) - set(registration.ladder))
     if wrong or list(registration.ladder) != sorted(registration.ladder):
         raise expected("a rising ladder with all rates on it", wrong or registration.ladder, "adding them")
+    names = [contrast.name for contrast in registration.contrasts or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise expected(f"each contrast of {registration.name} once", f"{twice[0]!r} twice", "leaving one out")
     return registration

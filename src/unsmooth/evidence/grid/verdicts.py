@@ -270,13 +270,9 @@ def causes(registration: Registration, folder: Path) -> dict[str, Any]:
     generator, knobs = random.Random(0), sorted({point["knob"] for point in points})
     gaps = []
     for _ in range(_RESAMPLES):
-        drawn = [
-            dict(point, knob=f"{knob}{at}")
-            for at, knob in enumerate(generator.choices(knobs, k=len(knobs)))
-            for point in points
-            if point["knob"] == knob
-        ]
-        if len({point["trains"] for point in drawn}) == 2:
+        # A knob that is drawn twice is one knob still: what is left out is left out wherever it stands.
+        drawn = [point for knob in generator.choices(knobs, k=len(knobs)) for point in points if point["knob"] == knob]
+        if len({point["trains"] for point in drawn}) == 2 and len({point["knob"] for point in drawn}) > 1:
             gaps.append(_left_out(drawn, ranked[0]) - _left_out(drawn, ranked[1]))
     low, high = (float(numpy.quantile(gaps, at)) for at in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     decided = low > 0 and told[ranked[0]] >= registration.limits["tells"]
