@@ -23,6 +23,7 @@ MADE = {"commit": "abc", "hardware": "CPU", "seconds": 1.0}
 class Contrast:
     name: str
     side: str
+    claim: str = "forced-text-harm"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Registration:
     contrasts: tuple[Contrast, ...] = (
         Contrast("smooth minus plain", "above"),
         Contrast("sharpen minus plain", "above"),
+        # The same two configurations may stand for another claim, on another side.
+        Contrast("sharpen minus plain", "below", claim="another"),
+        Contrast("smooth minus plain", "above", claim="smoothing-helps"),
     )
 
 
