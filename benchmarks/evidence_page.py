@@ -167,12 +167,9 @@ def collect(store: Store) -> None:
 
 def _made(results: Mapping[str, Any]) -> dict[str, Any]:
     """What made results, as far as they say."""
-    about = results.get("made") or {}
-    return {
-        "commit": about.get("commit"),
-        "hardware": about.get("hardware", "CPU"),
-        "seconds": about.get("seconds", 0.0),
-    }
+    said = results.get("made") or {}
+    known = {name: said[name] for name in ("commit", "changed", "when") if name in said}
+    return {"hardware": said.get("hardware") or "CPU", "seconds": said.get("seconds") or 0.0, **known}
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from benchmarks.trained_models.registered import Curves, measure_curves, registe
 from benchmarks.trained_models.skill import Model, skills_over
 from unsmooth import load
 from unsmooth.evidence.claims.of_trained_models import REGISTRATION
+from unsmooth.evidence.provenance import made
 from unsmooth.explaining import TIERS, Explanation, LayerFinding, explain, load_explanation
 from unsmooth.explaining.files import to_json
 from unsmooth.explaining.score import skills
@@ -109,6 +110,7 @@ def registered(measured: Sequence[tuple[Explanation, Curves]]) -> dict[str, Any]
             "what": "The quantities of src/unsmooth/evidence/trained_models.json, measured",
             "settings": {"batch": BATCH, "tokens": LENGTH, "batches": BATCHES},
             "registered": REGISTRATION["registered"],
+            "made": made(torch.device("cpu")),
             "claims": registered_rows(measured, LINEAGES, OURS),
             "negative_norm_weights": {found.name: list(curves.negative) for found, curves in measured},
             "versions": dict(measured[0][0].manifest["versions"]),

@@ -116,7 +116,7 @@ def cautions(entry: Entry) -> list[str]:
 
 
 def provenance(entry: Entry) -> list[tuple[str, str]]:
-    """What made the numbers, label and text."""
+    """What made the numbers, label and text; what is not known is left out."""
     if entry.record is None:
         return []
     made = entry.record.made
@@ -126,12 +126,13 @@ def provenance(entry: Entry) -> list[tuple[str, str]]:
         ("Scale", entry.record.scale),
         ("Seeds", listed),
         ("Commit", commit(made)),
-        ("Hardware", str(made.get("hardware") or "–")),
-        ("Date", str(made.get("when") or "–")),
-        ("Time", duration(made.get("seconds"))),
+        ("Hardware", str(made.get("hardware") or "")),
+        ("Date", str(made.get("when") or "")),
+        ("Time", duration(made["seconds"]) if made.get("seconds") else ""),
         ("GPU minutes", minutes(entry.gpu_minutes)),
+        ("Studies", ", ".join(entry.claim.studies)),
     ]
-    return facts + ([("Studies", ", ".join(entry.claim.studies))] if entry.claim.studies else [])
+    return [(label, text) for label, text in facts if text]
 
 
 def commit(made: Mapping[str, Any]) -> str:
