@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.training import durable
+from unsmooth.training import checkpoint, durable
 from unsmooth.training.checkpoint import Checkpoint, Checkpoints, size_of
+from unsmooth.training.durable import digest_of
 
 
 def state(number: float) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def test_what_was_saved_is_read_and_the_oldest_go(tmp_path: Path) -> None:
     assert (found.step, content(found), found.read()["about"]) == (30, 30.0, state(30)["about"])
     assert checkpoints.passed_over == []
     known = json.loads((tmp_path / "new" / "index.json").read_text())
-    assert known["step-00000030.pt"] == hashlib.sha256(found.path.read_bytes()).hexdigest()
+    whole = found.path.read_bytes()
+    assert known["step-00000030.pt"] == {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["index.json", *checkpoints.names()]
 
 
@@ -83,6 +85,15 @@ def test_a_garbled_one_is_passed_over(tmp_path: Path, harm: Callable[[Path], obj
     checkpoints.save(2, state(7))  # the run goes on and comes there again
     assert content(checkpoints.latest()) == 7.0
     assert checkpoints.passed_over == []
+
+
+def test_one_that_was_blown_up_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    os.truncate(tmp_path / "step-00000002.pt", 1 << 40)  # a hole, which takes no room on the disk
+    read: list[str] = []
+    monkeypatch.setattr(checkpoint, "digest_of", lambda path: read.append(path.name) or digest_of(path))
+    assert content(checkpoints.latest()) == 1.0
+    assert read == ["step-00000001.pt"]
 
 
 def test_all_garbled(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import read_json, write_whole
-from unsmooth.training.durable import digest_of, sync_file, sync_folder, sync_tree, write_hashed
+from unsmooth.training.durable import bytes_of, digest_of, sync_file, sync_folder, sync_tree, write_hashed
 from unsmooth.weights import check_pickle
 
 _NAME = re.compile(r"step-(\d{8,})\.(pt|shards)")
@@ -81,7 +81,8 @@ class Checkpoints:
         with self.told(step, size_of(state)):
             draft = self.draft()
             try:
-                self._enter(path.name, write_hashed(draft, dict(state)))
+                digest = write_hashed(draft, dict(state))
+                self._enter(path.name, _Entry(bytes_of(draft), digest))
                 os.replace(draft, path)
                 sync_folder(self.folder)
             finally:
@@ -94,7 +95,7 @@ class Checkpoints:
         path = self.folder / f"step-{step:08d}.shards"
         with self.told(step, 0):
             sync_tree(draft)
-            self._enter(path.name, digest_of(draft))
+            self._enter(path.name, _Entry(bytes_of(draft), digest_of(draft)))
             shutil.rmtree(path, ignore_errors=True)  # of the same step: one that was passed over
             os.replace(draft, path)
             sync_folder(self.folder)
@@ -108,11 +109,11 @@ class Checkpoints:
 
     def latest(self) -> Checkpoint | None:
         """The newest that is whole; None where there is none. Those that are not are named in `passed_over`."""
-        digests = self._digests()
+        entries = self._entries()
         self.passed_over = []
         for name in reversed(self.names()):
             path = self.folder / name
-            if _is_whole(path, digests.get(name)):
+            if _is_whole(path, entries.get(name)):
                 return Checkpoint(_step(name), path)
             self.passed_over.append(name)
         return None
@@ -144,22 +145,31 @@ class Checkpoints:
             hint = f"{freed}, then {again}; earlier checkpoints are whole"
             raise expected(f"room to save step {step} in {self.folder}", _reason(error), hint) from None
 
-    def _enter(self, name: str, digest: str) -> None:
-        entries = json.dumps({**self._digests(), name: digest}, indent=1)
-        sync_file(write_whole(self.folder / _INDEX, entries))
+    def _enter(self, name: str, entry: _Entry) -> None:
+        entries = {known: asdict(one) for known, one in {**self._entries(), name: entry}.items()}
+        sync_file(write_whole(self.folder / _INDEX, json.dumps(entries, indent=1)))
 
-    def _digests(self) -> dict[str, str]:
+    def _entries(self) -> dict[str, _Entry]:
         try:
-            known = read_json(self.folder / _INDEX, dict[str, str])
+            known = read_json(self.folder / _INDEX, dict[str, _Entry])
         except (OSError, UnsmoothError):
             return {}
-        return {name: digest for name, digest in known.items() if name in self.names()}
+        return {name: entry for name, entry in known.items() if name in self.names()}
 
 
-def _is_whole(path: Path, digest: str | None) -> bool:
+@dataclass(frozen=True)
+class _Entry:
+    """What `index.json` says of a checkpoint."""
+
+    bytes: int
+    sha256: str
+
+
+def _is_whole(path: Path, entry: _Entry | None) -> bool:
     try:
-        if digest is not None:
-            return digest_of(path) == digest
+        if entry is not None:
+            # The size first: what was blown up is not read through.
+            return bytes_of(path) == entry.bytes and digest_of(path) == entry.sha256
         if path.is_dir():
             return False
         # The index was lost: torch's files are zip archives, which have checksums of their own.

@@ -49,13 +49,21 @@ def write_hashed(draft: Path, state: dict[str, Any]) -> str:
     return hashed.hash.hexdigest()
 
 
+def bytes_of(path: Path) -> int:
+    """Size of a file, or of all files of a folder."""
+    return sum(file.stat().st_size for file in _files(path)) if path.is_dir() else path.stat().st_size
+
+
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, or of the names and digests of a folder's files."""
     if path.is_dir():
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
-        lines = [f"{file.relative_to(path).as_posix()} {digest_of(file)}\n" for file in inside]
+        lines = [f"{file.relative_to(path).as_posix()} {digest_of(file)}\n" for file in _files(path)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
     return file_digest(path)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
 def sync_tree(folder: Path) -> None:

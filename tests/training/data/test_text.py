@@ -97,8 +97,10 @@ def test_the_cache_is_used_and_mended(path: Path, tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(texts, "train_bpe", None)  # would be called if the tokens were made anew
         assert torch.equal(open_text(path, "bpe", 300, cache=tmp_path / "cache").train[:], wanted)
-    source.write_bytes(source.read_bytes()[:-2])
-    assert torch.equal(open_text(path, "bpe", 300, cache=tmp_path / "cache").train[:], wanted)
+    tokens = source.read_bytes()
+    for broken in (tokens[:-2], bytes([tokens[0] ^ 128]) + tokens[1:]):
+        source.write_bytes(broken)
+        assert torch.equal(open_text(path, "bpe", 300, cache=tmp_path / "cache").train[:], wanted)
     path.write_bytes(CONTENT + b"more")
     assert open_text(path, "bpe", 300, cache=tmp_path / "cache").digest != first.digest
     assert not [each for each in (tmp_path / "cache").iterdir() if each.name.startswith(".")]

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import open_file, read_json, whole_folder, write_whole
+from unsmooth.training.data.digests import file_digest
 from unsmooth.training.data.hold_out import nothing_left
 from unsmooth.training.data.text_stream import Stretch, splits
 from unsmooth.training.data.tokenizing import ByteTokenizer, Tokenizer, load_tokenizer, train_bpe
 
-_FORMAT = 1
+_FORMAT = 2
 # Enough text for the pairs of a vocabulary of 50,000; learning from all of it takes longer, not better.
 _SAMPLE = 32 << 20
 # Pieces that are encoded at a time, over all cores: 2 MiB.
@@ -222,7 +223,8 @@ def _encode(
                         done += sum(map(len, batch))
                         if progress is not None:
                             progress(done, total)
-                sizes[split] = {"tokens": count, "bytes": stretch.stop - stretch.start}
+                digest = file_digest(draft / f"{split}.bin")
+                sizes[split] = {"tokens": count, "bytes": stretch.stop - stretch.start, "sha256": digest}
             tokenizer.save(draft)
             record = {"format": _FORMAT, "dtype": dtype, "splits": sizes}
             write_whole(draft / "tokens.json", json.dumps(record, indent=1))
@@ -245,7 +247,8 @@ def _read(folder: Path, name: str, digest: str) -> Text | None:
             if size is not None:
                 with open_file(folder / f"{split}.bin") as file:
                     whole = os.fstat(file.fileno()).st_size == size.tokens * numpy.dtype(record.dtype).itemsize
-                if not whole or record.format != _FORMAT:
+                # A flipped bit is another token, or none of the vocabulary's.
+                if not whole or record.format != _FORMAT or file_digest(folder / f"{split}.bin") != size.sha256:
                     return None
                 empty = numpy.empty(0, dtype=record.dtype)  # nothing cannot be mapped
                 found[split] = Tokens(folder / f"{split}.bin" if size.tokens else empty, record.dtype, size.tokens)
@@ -260,6 +263,7 @@ def _read(folder: Path, name: str, digest: str) -> Text | None:
 class _Size:
     tokens: int
     bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
