@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -113,6 +115,10 @@ def test_ids_and_lengths_are_told_before_the_model_is_called():
             {"inputs_embeds": torch.randn(2, 9, 16), "attention_mask": torch.ones(2, 8)},
             "attention_mask for inputs_embeds",
         ),
+        # What is added to scores has 0 where a token is real.
+        ({"input_ids": ids, "attention_mask": torch.full((2, 9), -1e9)}, "attention_mask of ones and zeros but .*-1e+"),
+        ({"input_ids": ids, "attention_mask": ids * 0 - 1}, "attention_mask of ones and zeros but got -1"),
+        ({"input_ids": ids, "token_mask": torch.full((2, 9), math.nan)}, "token_mask of ones and zeros but got nan"),
         (torch.randn(2, 17, 16), "at most 16 tokens, .* but got inputs_embeds of 17"),
         ({"input_ids": ids, "attention_mask": "1"}, r"attention_mask for input_ids of shape \(2, 9\) but got str"),
         (torch.randn(2, 3, 8, 8), "'input_ids', as BertModel reads texts but got 'pixel_values'"),
@@ -121,6 +127,13 @@ def test_ids_and_lengths_are_told_before_the_model_is_called():
         with pytest.raises(UnsmoothError, match=message) as told:
             unsmooth.scan(model, data, progress=False)
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("mark", [True, 1, 1.0, 2])
+def test_marks_of_any_kind_that_are_not_zero_are_real_tokens(mark):
+    ids, real = torch.randint(5, 50, (2, 9)), torch.arange(9) < torch.tensor([[9], [4]])
+    batch = {"input_ids": ids, "token_mask": real.to(torch.tensor(mark).dtype) * mark}
+    assert unsmooth.scan(bert(), batch, progress=False).rows[0].tokens == 13
 
 
 def test_what_reads_images_is_told_of_text():

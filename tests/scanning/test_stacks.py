@@ -156,6 +156,22 @@ def test_a_pattern_scans_one_stack_of_a_whole_model() -> None:
     assert found.rows == whole.stacks[1].rows
 
 
+def test_a_mask_of_another_stack_is_named() -> None:
+    entry = BY_NAME["t5-relu"]
+    built, batch = entry.model(), entry.batch()
+    of_encoder = {"token_mask": batch["attention_mask"].bool()}
+    options = {"metrics": ["mean_cosine"], "tokens": "all", "progress": False}
+    note = "The data's 'token_mask' is of other tokens than those measured: theirs would be 'decoder_token_mask'."
+    found = unsmooth.scan(built, batch | of_encoder, blocks="decoder.block.*", **options)
+    assert note in found.notes
+    assert not unsmooth.scan(built, batch | of_encoder, **options).notes
+    other = {"decoder_special_tokens_mask": batch["decoder_input_ids"] == 0}
+    content = options | {"tokens": "content"}
+    found = unsmooth.scan(built, batch | other, blocks="encoder.block.*", **content)
+    assert any("'decoder_special_tokens_mask' is of other tokens" in one for one in found.notes)
+    assert not unsmooth.scan(built, batch | other, blocks="encoder.block.*", **options).notes
+
+
 def test_sites_of_one_stack_are_measured_there() -> None:
     entry = BY_NAME["t5-relu"]
     found = unsmooth.scan(entry.model(), entry.batch(), sites=("residual", "cross"), progress=False)

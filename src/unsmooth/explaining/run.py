@@ -27,6 +27,7 @@ from unsmooth.scanning.calling import (
     quiet_evaluation,
     select_and_tell,
     transformers_core,
+    unread_masks,
 )
 from unsmooth.scanning.data import Source, to_device
 from unsmooth.scanning.first_look import first_look
@@ -160,5 +161,5 @@ def views_of(
         called, inputs = entry_of(seen.model, stacks, as_inputs(batch, core), [seen])
         [seen] = first_look(called, [seen], to_device(inputs, device))
         selection, told = select_and_tell(inputs, "all", frozenset(), seen)
-        notes.update(told)
+        notes.update(told | unread_masks(inputs, "all", [seen.reads]))
         yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called)

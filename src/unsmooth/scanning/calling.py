@@ -238,6 +238,16 @@ def select_and_tell(
     return selection, dict.fromkeys(notes)
 
 
+def unread_masks(inputs: RawBatch, choice: TokenChoice, measured: Sequence[Reads]) -> dict[str, None]:
+    """What a reader must know of masks that were made for a scan and are of none of the stacks measured."""
+    fields = inputs if isinstance(inputs, Mapping) else {}
+    kinds = ("token_mask", "special_tokens_mask") if choice == "content" else ("token_mask",)
+    own = {f"{_side(reads)}{kind}": None for kind in kinds for reads in measured if reads.mask is not None}
+    theirs = f"theirs would be {' or '.join(map(repr, own))}" if own else "theirs has no name beside those"
+    unread = [name for kind in kinds for name in (kind, f"decoder_{kind}") if name in fields and name not in own]
+    return {f"The data's {name!r} is of other tokens than those measured: {theirs}.": None for name in unread}
+
+
 def token_ids(inputs: RawBatch, reads: Reads) -> Tensor | None:
     """The ids of a batch's tokens, None where it has none: the tokens of a stack may be pixels or sounds."""
     found = inputs.get(reads.tokens) if isinstance(inputs, Mapping) else None

@@ -231,6 +231,8 @@ def _check_masks(fields: Mapping[str, Any], given: Mapping[str, Tensor]) -> None
                 raise expected(f"{side}{name} for {side}{tokens} of shape {shape}", got, "an array of numbers")
             if mask is None or mask.ndim != 2:
                 continue
+            if name != "token_type_ids" and not (name == "attention_mask" and f"{side}token_mask" in given):
+                _check_marks(f"{side}{name}", mask)
             # How many tokens a model makes of sound is compared later with those that it has made.
             compared = per_token[:1] if name == "token_mask" and tokens == "input_values" else per_token
             if tuple(mask.shape[: len(compared)]) != compared:
@@ -239,3 +241,10 @@ def _check_masks(fields: Mapping[str, Any], given: Mapping[str, Tensor]) -> None
                     f"one of shape {tuple(mask.shape)}",
                     "the mask that came with those tokens",
                 )
+
+
+def _check_marks(name: str, mask: Tensor) -> None:
+    """What is added to attention's scores marks the other way round: there 0 is a real token, and padding far below."""
+    odd = mask[(mask < 0) | (mask != mask.round()) | mask.isinf()] if mask.is_floating_point() else mask[mask < 0]
+    if len(odd):  # NaN, too, which is unlike itself
+        raise expected(f"{name} of ones and zeros", f"{odd[0].item():g}", "the mask that a tokenizer returns")

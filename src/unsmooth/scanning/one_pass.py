@@ -25,6 +25,7 @@ from unsmooth.scanning.calling import (
     quiet_evaluation,
     select_and_tell,
     transformers_core,
+    unread_masks,
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source, to_device
@@ -132,7 +133,9 @@ def _read_all(
                 watched[:] = _known_better(watched, entry, on_device)
                 hooks.enter_context(_watching(watched, beside))
                 looked = True
+            reads = [one.anatomy.reads for one in watched]
             for one in watched:
+                one.collector.notes.update(unread_masks(inputs, one.plan.tokens, reads))
                 selection, notes = select_and_tell(inputs, one.plan.tokens, special, one.anatomy)
                 one.collector.notes.update(notes)
                 one.collector.begin(selection)
