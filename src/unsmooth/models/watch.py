@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
+from unsmooth.models.look import argument, at
 from unsmooth.models.remedied import extra_tokens
 
 if TYPE_CHECKING:
@@ -119,31 +120,37 @@ def _hook_block(
     sites: Sequence[str],
     on_call: CallObserver | None,
 ) -> None:
-    block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
-    batch_first = host.batch_first(block)
+    block, host, stage, flow = anatomy.blocks[path], anatomy.host, anatomy.stage(path), anatomy.flow
 
     def see(site: str, found: Tensor, extra: int) -> None:
-        if found.ndim != 3 or found.is_nested:
+        if not flow.fits(found):
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
-        found = found if batch_first else found.transpose(0, 1)
+        found = flow.laid_out(found)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        watch.stage = stage
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
+            watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
-                see("residual", first_input(args, kwargs), extra_tokens(block))
+                given = argument(args, kwargs, flow.enters) if flow.enters else None
+                found = given if isinstance(given, Tensor) else first_input(args, kwargs)
+                see("residual", found, extra_tokens(block))
+        watch.stage = stage
         watch.layer += 1
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        see("residual", first_output(output), extra_tokens(block, left=True))
+        found = first_output(output) if flow.leaves is None else at(output, flow.leaves)
+        if isinstance(found, Tensor):
+            see("residual", found, extra_tokens(block, left=True))
+        elif not flow.ends:
+            raise expected("blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern")
 
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():

@@ -44,8 +44,9 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
             # In some classes it is an inner part that takes other things.
             if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
                 core = module
-            if {*first_blocks} <= {*core.modules()}:
-                return core
+            for one in (core, module):
+                if {*first_blocks} <= {*one.modules()}:
+                    return one
     return None
 
 
@@ -221,9 +222,7 @@ def select_and_tell(
             f"Some texts are filled up with the padding id {padding} and the data has no "
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         )
-    if anatomy.other_streams:
-        shapes = " and ".join(anatomy.other_streams)
-        notes.append(f"The blocks hand on other tokens beside these, {shapes}, which were not measured.")
+    notes += anatomy.told
     pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
     if pixels is not None and pixels.eq(0).any():
         notes.append(

@@ -264,6 +264,12 @@ class Collector:
         assert self.state is not None
         return Adder(self.metrics, self.stages, self.ends, self.state, self.confounds, self.device)
 
+    def for_another(self, *, alone: bool) -> Collector:
+        """An empty one that asks the same of another stack."""
+        fresh = Collector(self.metrics, self.vocabulary, self.device, self.rows_only, self.confounding)
+        fresh.alone = alone
+        return fresh
+
     def again(self) -> Collector:
         """One that has added nothing yet, for the values that this one holds and has not added."""
         other = replace(self, state=None)
