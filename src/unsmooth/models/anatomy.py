@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -82,18 +83,21 @@ class Anatomy:
         own = self.host.reads(next(iter(self.blocks.values()))) if self.is_known else self._declared
         if own == IMAGE and not self.stack:
             return replace(own, mask="token_mask")  # of the only stack there is
+        if not self.is_known:
+            return own
         return TARGET if own == TEXT and self.stack.rpartition(".")[2] == "decoder" else own
 
     @property
     def _declared(self) -> Reads:
         """What the part of a transformers model says that it reads which is nearest to the blocks."""
-        first, found = next(iter(self.blocks.values())), "input_ids"
+        first, found, target = next(iter(self.blocks.values())), "input_ids", False
         path = next((name for name, module in self.model.named_modules() if module is first), "")
         module = self.model
         for step in path.split("."):
             name = getattr(module, "main_input_name", found)
+            target |= step == "decoder" and "decoder_input_ids" in signature(module.forward).parameters
             found, module = name if isinstance(name, str) else found, module.get_submodule(step)
-        return {"input_ids": TEXT, "pixel_values": IMAGE}.get(found, Reads(found))
+        return TARGET if target else {"input_ids": TEXT, "pixel_values": IMAGE}.get(found, Reads(found))
 
     @property
     def is_known(self) -> bool:
@@ -257,10 +261,9 @@ def _no_blocks(model: nn.Module) -> UnsmoothError:
     empty = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and not len(module)]
     aside = f" (its {empty[0]!r} is an empty list)" if empty else ""
     return expected(
-        f"a list of blocks that hold attention in {type(model).__name__}",
-        f"a model that has no attention in any list{aside}",
-        f"{_suggestions(model)}",
-    )
+        f"a list of blocks with attention in {type(model).__name__}", f"none: it has no attention{aside}",
+        _suggestions(model),
+    )  # fmt: skip
 
 
 def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothError:
@@ -303,4 +306,6 @@ def _suggestions(model: nn.Module) -> str:
     """The calls to try: the longest lists of modules are nearly always the stacks of blocks."""
     lists = {pattern: len(blocks) for pattern, blocks in numbered(model).items() if len(blocks) > 1}
     nearest = sorted(lists, key=lambda pattern: -lists[pattern])[:2]
-    return " or ".join([*(f"blocks={one!r}" for one in nearest), f"blocks={ANY!r}"]) if nearest else "another model"
+    if not nearest:
+        return "a model with a list of blocks, or blocks with a path that print(model) shows"
+    return f"blocks={ANY!r} for its longest list, attention or not, or {' or '.join(f'blocks={it!r}' for it in nearest)}"

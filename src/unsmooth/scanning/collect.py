@@ -94,6 +94,9 @@ class Collector:
 
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
         """Measure one tensor (batch, tokens, dim)."""
+        if self._selection.own is not None:
+            tensor = tensor[:, self._selection.own]
+        self._selection = self._selection.among(tensor.shape[1])
         tokens = self._tokens(tensor)
         if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
             self.dtype = tensor.dtype

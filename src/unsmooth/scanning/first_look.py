@@ -8,6 +8,7 @@ broken off when every stack was entered.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from unsmooth.errors import expected
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
-from unsmooth.models.look import Stream, Trail, argument, following
+from unsmooth.models.look import Stream, Trail, Way, argument, following
 from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
@@ -155,8 +156,7 @@ def _flowing(stack: Anatomy, trail: Trail, stream: Stream, several: bool) -> Ana
     """One of the streams that pass through a stack's blocks, with what a reader must know of it."""
     told, name = list(stack.told), stack.stack
     if several:
-        own = next((str(step) for step in reversed(stream.enters or ()) if isinstance(step, str)), "")
-        name = f"{stack.stack}.{own or stream.leaves}".strip(".") if own else f"{name}.stream_{stream.enters}".strip(".")
+        name = f"{name}.{_argument_name(next(iter(stack.blocks.values())), stream.enters)}".lstrip(".")
     if stream.altered:
         told.append(
             f"In {stream.altered} places between the blocks at {_pattern(stack)!r} something is done to their tokens: "
@@ -165,6 +165,15 @@ def _flowing(stack: Anatomy, trail: Trail, stream: Stream, several: bool) -> Ana
     if left := [path for path in stack.blocks if path not in {one.path for one in trail.calls}]:
         told.append(f"{len(left)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} did not run: {left[0]!r}.")
     return replace(stack, stack=name, stream=stream, told=tuple(told))
+
+
+def _argument_name(block: nn.Module, way: Way | None) -> str:
+    """What a block calls an argument."""
+    first = way[0] if way else 0
+    if isinstance(first, str):
+        return first
+    names = [*inspect.signature(block.forward).parameters]
+    return names[first] if first < len(names) else str(first)
 
 
 def _lists(stack: Anatomy) -> list[Blocks]:
@@ -310,6 +319,9 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
         return not other_BND[:, column].equal(stream_BND[:, column])
 
     becoming = [mask for mask in groups if becomes(mask)]
+    for mask in [mask for mask in becoming if mask is not None and not _fits(inputs.get(mask), groups[mask], shape)]:
+        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs)) is not None:
+            return Reads(found[0], mask, start=found[1], beside=len(becoming) > 1)
     if len(becoming) > 1:  # as where images stand between the words of a text
         masked = any(mask in inputs for mask in groups)
         becoming = [mask for mask in becoming if mask is not None and _fits(inputs.get(mask), groups[mask], shape)]
@@ -321,11 +333,29 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
             )
     if len(becoming) != 1:
         return Reads("", "token_mask")
-    group = groups[becoming[0]]
-    if not _ids(group, shape) and _ids(group, stream_BND.shape[::2]):
-        shown = f"{tuple(stream.shape)} for ids of {tuple(stream_BND.shape[::2])}"
-        raise expected(f"(batch, tokens, dim) at {_pattern(stack)!r}", shown, "a pattern for modules that hand that on")
+    group, mask = groups[becoming[0]], inputs.get(becoming[0] or "")
+    if not _ids(group, shape) and isinstance(mask, Tensor) and mask.shape[:2] != shape:
+        return Reads("", "token_mask")  # of tokens that the model makes of those
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
+
+
+def _placed(
+    entry: nn.Module, stack: Anatomy, stream_BND: Tensor, group: Mapping[str, Tensor], inputs: Mapping[str, Any]
+) -> tuple[str, int] | None:
+    """The ids that are some of a stack's tokens, and how many others stand in front of them: a change in the last shows.
+
+    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text.
+    """
+    for name, ids in group.items():
+        if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
+            changed = ids.clone()
+            changed[:, -1] = (changed[:, -1] - 1).abs()
+            [other] = _entered(entry, [stack], {**inputs, name: changed})
+            if other is not None and other.numel() == stream_BND.numel():
+                places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
+                if len(places) == 1 and places[0] >= ids.shape[1] - 1:
+                    return name, places[0] - ids.shape[1] + 1
+    return None
 
 
 def _ids(group: Mapping[str, Tensor], shape: torch.Size) -> list[str]:
