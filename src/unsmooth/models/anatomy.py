@@ -16,7 +16,7 @@ from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
 from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
 from unsmooth.models.look import Stream
-from unsmooth.models.stacks import Blocks, called_part, names_of, numbered, parts_of, pattern_of, proposed
+from unsmooth.models.stacks import Blocks, called_part, holding_attention, names_of, numbered, parts_of, pattern_of, proposed
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
 ANY = "auto:any"
@@ -260,10 +260,9 @@ def _host(blocks: Mapping[str, nn.Module]) -> Host:
 def _no_blocks(model: nn.Module) -> UnsmoothError:
     empty = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and not len(module)]
     aside = f" (its {empty[0]!r} is an empty list)" if empty else ""
-    return expected(
-        f"a list of blocks with attention in {type(model).__name__}", f"none: it has no attention{aside}",
-        _suggestions(model),
-    )  # fmt: skip
+    got = "attention in no block of any list" if holding_attention(model) else "none: it has no attention"
+    what = f"a list of blocks with attention in {type(model).__name__}"
+    return expected(what, f"{got}{aside}", _suggestions(model))
 
 
 def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothError:

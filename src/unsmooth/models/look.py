@@ -29,7 +29,9 @@ class Stream:
     """How the tokens of a stack pass through its blocks.
 
     Args:
-        axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes.
+        axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes; "1ND"
+            has the sequences of a batch in one row.
+        each: Tokens of a sequence in such a row.
         enters: The way to the tokens among the arguments of a block; None for the first tensor.
         leaves: The way to them in what a block returns; None for the first tensor.
         stages: The stage of each block by its path; empty where the shape stays as it is.
@@ -45,6 +47,7 @@ class Stream:
     depth: int = 0
     altered: int = 0
     ends: bool = False
+    each: int = 0
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """The same as (batch, tokens, dim), where it has the axes of this stream.
@@ -54,6 +57,8 @@ class Stream:
         """
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
+        if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
+            return tensor.view(-1, self.each, tensor.shape[-1])
         if self.axes in ("BDN", "BDP"):
             return tensor.flatten(2).transpose(1, 2)
         return tensor.flatten(1, -2) if self.axes == "BPD" else tensor
@@ -121,16 +126,16 @@ class Trail:
         if "same" not in links.values() and any(call.path == path for call in self.calls):
             links = {}  # the stack runs once more
         self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
-        self._given = {way: (one, _version(one)) for way, one in given.items()}
+        self._given = {way: (one, version(one)) for way, one in given.items()}
         self._made = {}
 
     def leave(self, output: Any) -> None:
         """After it; what it was given and hands on as it is was not made by it."""
-        kept = [one for one, version in self._given.values() if version == _version(one)]
+        kept = [one for one, written in self._given.values() if written == version(one)]
         made = {
             way: one for way, one in tensors_in(output) if _is_stream(one) and not any(same(one, it) for it in kept)
         }
-        self._made = {way: (one, _version(one)) for way, one in made.items()}
+        self._made = {way: (one, version(one)) for way, one in made.items()}
         if self.calls:
             self.calls[-1].made = {way: one.shape for way, one in made.items()}
 
@@ -140,16 +145,16 @@ class Trail:
 
     def _links(self, given: Mapping[Way, Tensor]) -> dict[tuple[Way, Way], str]:
         """How what the last call made came into this one: as the same, as another of its shape, or of another shape."""
-        before = [one for one, version in self._given.values() if version == _version(one)]
+        before = [one for one, written in self._given.values() if written == version(one)]
         found = {}
-        for out, (made, version) in self._made.items():
+        for out, (made, written) in self._made.items():
             for way, one in given.items():
                 if one.ndim != made.ndim or any(same(one, it) for it in before):
                     continue
                 if one.shape != made.shape:
                     found[out, way] = "reshaped"
                 else:
-                    is_same = same(one, made) and version == _version(made)
+                    is_same = same(one, made) and written == version(made)
                     found[out, way] = "same" if is_same or torch.equal(one, made) else "other"
         return found
 
@@ -260,7 +265,8 @@ def _is_stream(one: Tensor) -> bool:
     return one.is_floating_point() and one.ndim > 1 and not one.is_nested
 
 
-def _version(one: Tensor) -> int:
+def version(one: Tensor) -> int:
+    """How often a tensor was written into."""
     return 0 if one.is_inference() else one._version
 
 

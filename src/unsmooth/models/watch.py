@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
-from unsmooth.models.look import argument, at
-from unsmooth.models.remedied import extra_tokens
+from unsmooth.models.look import argument, at, same, version
+from unsmooth.models.remedied import edits_of, extra_tokens
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -36,12 +36,32 @@ class Watch:
         real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
         stage: The stage of the block entered last, where there are stages.
         called: Paths of the blocks entered so far.
+        altered: How often, in the first pass, a block was handed something else than the one before it handed on.
     """
 
     layer: int = 0
     real_tokens_BN: Tensor | None = None
     stage: int | None = None
     called: set[str] = field(default_factory=set)
+    altered: int = 0
+    _is_first: bool = True
+    _left: tuple[Tensor, int] | None = None
+
+    def handed_on(self, tensor: Tensor) -> None:
+        """Remember what a block handed on."""
+        self._left = (tensor, version(tensor)) if self._is_first else None
+
+    def handed_in(self, tensor: Tensor) -> None:
+        """Compare with that what the next one is handed; between two stages it is of another shape."""
+        if self._left is not None and self._left[0].shape == tensor.shape:
+            left, before = self._left
+            kept = same(left, tensor) and before == version(left)
+            self.altered += not (kept or left.equal(tensor))
+        self._left = None
+
+    def passed(self) -> None:
+        """Once is enough."""
+        self._is_first, self._left = False, None
 
 
 class SiteError(UnsmoothError):
@@ -88,6 +108,7 @@ def watch_blocks(
             _hook_block(path, anatomy, hook, watch, observer, sites, on_call)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, watch.called))
+            hook(entry.register_forward_hook, lambda *_: watch.passed())
         yield watch
 
 
@@ -142,12 +163,15 @@ def _hook_block(
                 given = argument(args, kwargs, flow.enters) if flow.enters else None
                 found = given if isinstance(given, Tensor) else first_input(args, kwargs)
                 see("residual", found, extra_tokens(block))
+        elif anatomy.is_known and anatomy.proposed and "residual" in sites and not edits_of(block):
+            watch.handed_in(first_input(args, kwargs))
         watch.stage = stage
         watch.layer += 1
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         found = first_output(output) if flow.leaves is None else at(output, flow.leaves)
         if isinstance(found, Tensor):
+            watch.handed_on(found)
             see("residual", found, extra_tokens(block, left=True))
         elif not flow.ends:
             raise expected("blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern")

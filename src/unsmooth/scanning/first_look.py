@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
@@ -78,7 +78,7 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
         return [_again(stacks[one.of], one) for one in _KNOWN[model][1]]
     found = _verified(entry, stacks, inputs)
     entered = _entered(entry, [one for _, one in found], inputs)
-    found = [(n, _tried(entry, one, it, inputs)) for (n, one), it in zip(found, entered, strict=True)]
+    found = _each_tried(entry, found, entered, inputs)
     _KNOWN[model] = key, [
         _Seen(n, None if one.blocks is stacks[n].blocks else (*one.blocks,), one.stack, one.stream, one.seen_to_read,
               one.told) for n, one in found
@@ -158,13 +158,18 @@ def _flowing(stack: Anatomy, trail: Trail, stream: Stream, several: bool) -> Ana
     if several:
         name = f"{name}.{_argument_name(next(iter(stack.blocks.values())), stream.enters)}".lstrip(".")
     if stream.altered:
-        told.append(
-            f"In {stream.altered} places between the blocks at {_pattern(stack)!r} something is done to their tokens: "
-            "what is measured is what each block hands on."
-        )
+        told.append(altered_note(stream.altered, stack))
     if left := [path for path in stack.blocks if path not in {one.path for one in trail.calls}]:
         told.append(f"{len(left)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} did not run: {left[0]!r}.")
     return replace(stack, stack=name, stream=stream, told=tuple(told))
+
+
+def altered_note(times: int, stack: Anatomy) -> str:
+    """What a reader must know of blocks between which something happens."""
+    return (
+        f"In {times} places between the blocks at {_pattern(stack)!r} something is done to their tokens: "
+        "what is measured is what each block hands on."
+    )
 
 
 def _argument_name(block: nn.Module, way: Way | None) -> str:
@@ -233,28 +238,55 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
     return found
 
 
+def _each_tried(
+    entry: nn.Module, stacks: Sequence[tuple[int, Anatomy]], entered: Sequence[Tensor | None], inputs: RawBatch
+) -> list[tuple[int, Anatomy]]:
+    """The stacks with what is seen of them; of several that were found, those of which it can be told what they read."""
+    found, out = list[tuple[int, Anatomy]](), list[UnsmoothError]()
+    for (number, stack), stream in zip(stacks, entered, strict=True):
+        try:
+            found.append((number, _tried(entry, stack, stream, inputs)))
+        except UnsmoothError as error:
+            if stack.is_known or not stack.proposed:
+                raise
+            out.append(error)
+    if not found:
+        raise out[0]
+    told = tuple(f"A stack was not measured. {error}" for error in out)
+    return [(number, replace(stack, told=(*stack.told, *told))) for number, stack in found]
+
+
 def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawBatch) -> Anatomy:
     """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
     if stream is None or not stack.flow.fits(stream):
         return stack
-    if not stack.is_known and stack.flow.axes == "BND" and not _batch_first(entry, stack, stream, inputs):
-        stack = replace(stack, stream=replace(stack.flow, axes="NBD"))
+    if not stack.is_known and stack.flow.axes == "BND":
+        axes, each = _axes(entry, stack, stream, inputs)
+        stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
     reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
-    return replace(stack, seen_to_read=reads, stream=None if stack.is_known else stack.flow)
+    told = stack.told
+    if reads.start == 0 and not reads.beside:
+        told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
+    return replace(stack, seen_to_read=reads, stream=None if stack.is_known else stack.flow, told=told)
 
 
-def _batch_first(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> bool:
-    """Whether sequences are the first axis; where shapes leave it open, a pass with one sequence more says it."""
+def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> tuple[str, int]:
+    """Which axis has the sequences, or how many tokens each has in the one row of all.
+
+    Where shapes leave it open, a pass with one sequence more says it.
+    """
     batch, (first, second) = _batch_size(inputs), stream.shape[:2]
     if first == batch != second:
-        return True
+        return "BND", 0
     with suppress(Exception):  # each model has its own way to refuse a batch that it was not made for
         [more] = _entered(entry, [stack], _with_one_more(inputs, batch))
         grown = [now != before for now, before in zip(_shape_of(more), (first, second), strict=True)]
+        if grown == [False, True] and first == 1 and second > batch and second % batch == 0:
+            return "1ND", second // batch
         if sum(grown) == 1:
-            return grown[0]
+            return ("BND" if grown[0] else "NBD"), 0
     if batch and (first % batch == 0) != (second % batch == 0):  # windows of a sequence may be sequences here
-        return first % batch == 0
+        return ("BND" if first % batch == 0 else "NBD"), 0
     raise expected(
         f"(batch, tokens, dim) or (tokens, batch, dim) at {_pattern(stack)!r}",
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",

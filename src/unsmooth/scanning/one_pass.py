@@ -27,7 +27,7 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source, to_device
-from unsmooth.scanning.first_look import first_look
+from unsmooth.scanning.first_look import altered_note, first_look
 from unsmooth.scanning.gathering import MapSums
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import Plan
@@ -172,6 +172,9 @@ def _watching(watched: Sequence[_Watched]) -> Iterator[None]:
             one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
             hooks.enter_context(_watch_maps(one.anatomy, one.collector))
         yield
+        for one in watched:
+            if one.collector.watch is not None and (altered := one.collector.watch.altered):
+                one.collector.notes[altered_note(altered, one.anatomy)] = None
 
 
 def _vocabulary(core: nn.Module | None) -> int:
