@@ -16,7 +16,16 @@ from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
 from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
 from unsmooth.models.look import Stream
-from unsmooth.models.stacks import Blocks, called_part, holding_attention, names_of, numbered, parts_of, pattern_of, proposed
+from unsmooth.models.stacks import (
+    Blocks,
+    called_part,
+    holding_attention,
+    names_of,
+    numbered,
+    parts_of,
+    pattern_of,
+    proposed,
+)
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
 ANY = "auto:any"
@@ -237,7 +246,9 @@ def _all_blocks(model: nn.Module) -> list[Blocks]:
         own = pattern_of(next(iter(blocks)))
         if own in known:
             known[own] = blocks | known[own]
-        elif not any(f"{one}.".startswith(f"{path}.") or path.startswith(f"{one}.") for path in taken for one in blocks):
+        elif not any(
+            f"{one}.".startswith(f"{path}.") or path.startswith(f"{one}.") for path in taken for one in blocks
+        ):
             known[own] = blocks
     return sorted(known.values(), key=lambda blocks: order[next(iter(blocks))])
 
@@ -277,9 +288,7 @@ def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothErro
 def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
     found = {name: module for name, module in model.named_modules() if _matches(name, pattern)}
     if not found:
-        raise expected(
-            f"modules that match blocks={pattern!r} in {type(model).__name__}", "none", _suggestions(model)
-        )
+        raise expected(f"modules that match blocks={pattern!r} in {type(model).__name__}", "none", _suggestions(model))
     lists = {re.sub(r"\d+", "*", name.rpartition(".")[0]): None for name in found}
     if len(lists) > 1:
         each = [f"{one}.*".lstrip(".") for one in lists]
@@ -307,4 +316,6 @@ def _suggestions(model: nn.Module) -> str:
     nearest = sorted(lists, key=lambda pattern: -lists[pattern])[:2]
     if not nearest:
         return "a model with a list of blocks, or blocks with a path that print(model) shows"
-    return f"blocks={ANY!r} for its longest list, attention or not, or {' or '.join(f'blocks={it!r}' for it in nearest)}"
+    return (
+        f"blocks={ANY!r} for its longest list, attention or not, or {' or '.join(f'blocks={it!r}' for it in nearest)}"
+    )

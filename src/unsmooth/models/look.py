@@ -29,8 +29,8 @@ class Stream:
     """How the tokens of a stack pass through its blocks.
 
     Args:
-        axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes; "1ND"
-            has the sequences of a batch in one row.
+        axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes;
+            "1ND" has the sequences of a batch in one row.
         each: Tokens of a sequence in such a row.
         enters: The way to the tokens among the arguments of a block; None for the first tensor.
         leaves: The way to them in what a block returns; None for the first tensor.
@@ -154,8 +154,8 @@ class Trail:
                 if one.shape != made.shape:
                     found[out, way] = "reshaped"
                 else:
-                    is_same = same(one, made) and written == version(made)
-                    found[out, way] = "same" if is_same or torch.equal(one, made) else "other"
+                    kept = written == version(made) if same(one, made) else torch.equal(one, made)
+                    found[out, way] = "same" if kept else "other"
         return found
 
     def streams(self) -> list[Stream]:

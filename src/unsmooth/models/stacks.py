@@ -1,8 +1,8 @@
 """Where the stacks of blocks are in a model, by what its modules are and hold; what each stack is called.
 
 A stack is a list of siblings that hold attention: "layers.0", "layers.1", .... No name of a class is known here. A list
-of lists (the stages of a Swin) is no stack of its own, its blocks are; a list inside a block (the layers of a T5 block,
-the heads of an attention) is none either. What is found so is a proposal, which `unsmooth.models.look` verifies on data.
+of lists (the stages of a Swin) is no stack of its own, its blocks are; a list inside a block (the layers of a T5
+block, the heads of an attention) is none either. What is found so is a proposal, which a pass over data verifies.
 """
 
 from __future__ import annotations

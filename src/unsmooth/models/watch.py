@@ -55,8 +55,7 @@ class Watch:
         """Compare with that what the next one is handed; between two stages it is of another shape."""
         if self._left is not None and self._left[0].shape == tensor.shape:
             left, before = self._left
-            kept = same(left, tensor) and before == version(left)
-            self.altered += not (kept or left.equal(tensor))
+            self.altered += before != version(left) if same(left, tensor) else not left.equal(tensor)
         self._left = None
 
     def passed(self) -> None:
@@ -174,7 +173,9 @@ def _hook_block(
             watch.handed_on(found)
             see("residual", found, extra_tokens(block, left=True))
         elif not flow.ends:
-            raise expected("blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern")
+            raise expected(
+                "blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern"
+            )
 
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():

@@ -11,6 +11,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.functional import BoundMetric
 from unsmooth.models import SITES, Anatomy, origin_of
+from unsmooth.models.host import TEXT
 from unsmooth.scanning.chance import chance_level, rounding_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
@@ -117,7 +118,8 @@ def _check_fit(metrics: Sequence[BoundMetric], parts: Sequence[Scan]) -> None:
 
 
 def _not_run(anatomy: Anatomy) -> str:
-    return f"The {anatomy.stack} stack was not run: the data has no {anatomy.reads.tokens!r}."
+    missing = f": the data has no {anatomy.reads.tokens!r}" if anatomy.is_known or anatomy.reads != TEXT else ""
+    return f"The {anatomy.stack} stack was not run{missing}."
 
 
 def model_name(model: nn.Module) -> str:

@@ -90,9 +90,7 @@ def _again(stack: Anatomy, seen: _Seen) -> Anatomy:
     blocks = stack.blocks
     if seen.paths is not None:
         blocks = next(one for one in _lists(stack) if (*one,) == seen.paths)
-    return replace(
-        stack, blocks=blocks, stack=seen.stack, stream=seen.stream, seen_to_read=seen.reads, told=seen.told
-    )
+    return replace(stack, blocks=blocks, stack=seen.stack, stream=seen.stream, seen_to_read=seen.reads, told=seen.told)
 
 
 def is_open(stack: Anatomy, inputs: RawBatch) -> bool:
@@ -124,7 +122,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     if not unknown:
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
-    with _quietly(entry, stacks), following([*(one.blocks for one in unknown), *others]) as trails:
+    with _quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
         call(entry, inputs)
     found, out = list[tuple[int, Anatomy]](), list[str]()
     for number, stack in enumerate(stacks):
@@ -241,7 +239,7 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
 def _each_tried(
     entry: nn.Module, stacks: Sequence[tuple[int, Anatomy]], entered: Sequence[Tensor | None], inputs: RawBatch
 ) -> list[tuple[int, Anatomy]]:
-    """The stacks with what is seen of them; of several that were found, those of which it can be told what they read."""
+    """The stacks with what is seen of them; of several that were found, those of which it is plain what they read."""
     found, out = list[tuple[int, Anatomy]](), list[UnsmoothError]()
     for (number, stack), stream in zip(stacks, entered, strict=True):
         try:
@@ -365,8 +363,8 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
             )
     if len(becoming) != 1:
         return Reads("", "token_mask")
-    group, mask = groups[becoming[0]], inputs.get(becoming[0] or "")
-    if not _ids(group, shape) and isinstance(mask, Tensor) and mask.shape[:2] != shape:
+    group, own = groups[becoming[0]], inputs.get(becoming[0] or "")
+    if not _ids(group, shape) and isinstance(own, Tensor) and own.shape[:2] != shape:
         return Reads("", "token_mask")  # of tokens that the model makes of those
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
 
@@ -374,7 +372,7 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
 def _placed(
     entry: nn.Module, stack: Anatomy, stream_BND: Tensor, group: Mapping[str, Tensor], inputs: Mapping[str, Any]
 ) -> tuple[str, int] | None:
-    """The ids that are some of a stack's tokens, and how many others stand in front of them: a change in the last shows.
+    """The ids that are some of a stack's tokens, and how many others stand in front: a change in the last one shows.
 
     Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text.
     """

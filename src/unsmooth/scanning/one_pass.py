@@ -155,7 +155,7 @@ def _known_better(
     found = first_look(entry, stacks, inputs)
     if len(found) == len(stacks):
         return [replace(one, anatomy=found[number % len(stacks)]) for number, one in enumerate(watched)]
-    plans = [one for one in watched[:: len(stacks)]]
+    plans = watched[:: len(stacks)]
     return [
         replace(one, anatomy=anatomy, collector=one.collector.for_another(alone=len(found) == 1))
         for one in plans
