@@ -187,7 +187,7 @@ def test_no_blocks_says_what_was_looked_for_and_how_to_point_at_them() -> None:
     with pytest.raises(UnsmoothError) as caught:
         find_anatomy(Plain())
     assert str(caught.value) == (
-        "Expected a list of blocks with attention in Plain but got none: it has no attention. "
+        "Expected Transformer blocks in Plain but got none: it has no attention. "
         "Try blocks='auto:any' for its longest list, attention or not, or blocks='stack.*'."
     )
     assert list(find_anatomy(Plain(), "auto:any").blocks) == ["stack.0", "stack.1", "stack.2"]

@@ -431,7 +431,7 @@ def test_a_model_without_attention_is_told_so_and_can_be_had_all_the_same() -> N
     with pytest.raises(UnsmoothError) as error:
         scan(model, batch())
     assert str(error.value) == (
-        "Expected a list of blocks with attention in Stacked but got none: it has no attention. "
+        "Expected Transformer blocks in Stacked but got none: it has no attention. "
         "Try blocks='auto:any' for its longest list, attention or not, or blocks='layers.*'."
     )
     check(scan(model, batch(), blocks="auto:any").curve(), seen(model, "layers", batch()))

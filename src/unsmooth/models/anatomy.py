@@ -271,9 +271,8 @@ def _host(blocks: Mapping[str, nn.Module]) -> Host:
 def _no_blocks(model: nn.Module) -> UnsmoothError:
     empty = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and not len(module)]
     aside = f" (its {empty[0]!r} is an empty list)" if empty else ""
-    got = "attention in no block of any list" if holding_attention(model) else "none: it has no attention"
-    what = f"a list of blocks with attention in {type(model).__name__}"
-    return expected(what, f"{got}{aside}", _suggestions(model))
+    got = "none: its attention is in no list of blocks" if holding_attention(model) else "none: it has no attention"
+    return expected(f"Transformer blocks in {type(model).__name__}", f"{got}{aside}", _suggestions(model))
 
 
 def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothError:
