@@ -350,6 +350,51 @@ def test_sequences_in_one_row() -> None:
     check(scan(model, data).curve(), wanted, None)
 
 
+class Pairs(nn.Module):
+    """Attention and MLP side by side in a list that nobody calls, as many write it."""
+
+    def __init__(self, post: bool) -> None:
+        super().__init__()
+        self.post = post
+        self.layers = nn.ModuleList(
+            nn.ModuleList(
+                [Attention(), nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, DIM)), nn.LayerNorm(DIM)][: 2 + post]
+            )
+            for _ in range(3)
+        )
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.streams(x)[-1])
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        found = [x]
+        for attention, mlp, *norm in self.layers:
+            x = attention(x) + x
+            x = mlp(x) + x
+            x = norm[0](x) if norm else x
+            found.append(x)
+        return found
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_qkv = nn.Linear(DIM, 3 * DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled_dot_product_attention(*self.to_qkv(x).chunk(3, dim=-1))
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_blocks_that_nobody_calls_are_measured_by_their_parts(post: bool) -> None:
+    model, data = Pairs(post), torch.randn(2, 5, DIM)
+    found = scan(model, data)
+    with torch.no_grad():
+        check(found.curve(), model.streams(data), None)
+    assert not found.notes
+
+
 class Exiting(Stacked):
     """Stops early, or skips layers, as the numbers it is given say."""
 

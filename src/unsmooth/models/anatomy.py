@@ -136,6 +136,11 @@ class Anatomy:
             return self.stream.stages.get(path)
         return None if self.host.stage is None else self.host.stage(path)
 
+    def ends_of(self, path: str) -> tuple[nn.Module, nn.Module]:
+        """What is called first and last of the block at `path`: itself, unless it is a mere list."""
+        block, parts = self.blocks[path], self.flow.parts.get(path)
+        return (block, block) if parts is None else (block.get_submodule(parts[0]), block.get_submodule(parts[1]))
+
     def watch(
         self,
         observer: Observer,

@@ -8,9 +8,10 @@ a stage ends, and whether there are two streams.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ class Stream:
         depth: How many blocks a pass calls; 0 where that is not known.
         altered: How often something was done to the tokens between one block and the next.
         ends: Whether some blocks may have none of these tokens.
+        parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
+        summed: Whether such a last part is added to what it was given.
     """
 
     axes: str = "BND"
@@ -48,6 +51,8 @@ class Stream:
     altered: int = 0
     ends: bool = False
     each: int = 0
+    parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    summed: bool = False
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """The same as (batch, tokens, dim), where it has the axes of this stream.
@@ -187,6 +192,11 @@ class Trail:
         return [self._stream(out, way, counts) for out, way in first]
 
     @property
+    def called(self) -> set[str]:
+        """The blocks that were called."""
+        return {call.path for call in self.calls}
+
+    @property
     def trouble(self) -> str:
         """Why there is no stream."""
         if not self.calls:
@@ -223,6 +233,74 @@ class Trail:
         )
 
 
+@dataclass
+class Parts:
+    """What the parts of blocks did that are mere lists: `x = attention(x) + x; x = mlp(x) + x` for each pair in a list.
+
+    The stream is then what enters the first part of each block. It leaves the last one as it is, or added to what that
+    was given; which of them, the block after it shows.
+    """
+
+    blocks: Blocks
+    ends: dict[str, tuple[str, str]] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
+    shapes: list[torch.Size] = field(default_factory=list)
+    _given: Tensor | None = None
+    _left: Tensor | None = None
+    _last: str | None = None
+
+    def enter(self, path: str, part: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Before a part is called."""
+        given = next((one for _, one in (*tensors_in(args), *tensors_in(kwargs)) if _is_stream(one)), None)
+        if path != self._last and given is not None:
+            self.shapes.append(given.shape)
+            self.kinds += [] if self._left is None or self._given is None else [_kind(given, self._given, self._left)]
+            self.ends[path], self._last = (part, part), path
+        self._given, self._left = given, None
+
+    def leave(self, path: str, part: str, output: Any) -> None:
+        """After it."""
+        self._left = next((one for _, one in tensors_in(output) if _is_stream(one)), None)
+        if path in self.ends:
+            self.ends[path] = self.ends[path][0], part
+
+    trouble = "the parts do not show what each block hands on"
+
+    @property
+    def called(self) -> set[str]:
+        """The blocks of which parts were called."""
+        return {*self.ends}
+
+    def close(self) -> None:
+        """Let go of all tensors."""
+        self._given = self._left = None
+
+    def streams(self) -> list[Stream]:
+        """The stream, where each block shows it in the same way."""
+        one_way = len(set(self.kinds)) == 1 and self.kinds[0] in ("same", "sum")
+        if not one_way or len(set(self.shapes)) > 1 or len(self.shapes[0]) != 3:
+            return []
+        return [Stream(depth=len(self.shapes), parts=self.ends, summed=self.kinds[0] == "sum")]
+
+
+def _kind(entering: Tensor, given: Tensor, left: Tensor) -> str:
+    if entering.shape != left.shape:
+        return "other"
+    if torch.equal(entering, left):
+        return "same"
+    added = given.shape == left.shape and torch.allclose(entering, given + left, 0, 1e-5 * float(left.abs().max()))
+    return "sum" if added else "other"
+
+
+def parts_of_list(block: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """What stands in a list, and in lists in it."""
+    for name, child in block.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from parts_of_list(child, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", child
+
+
 def axes_of(shape: torch.Size, block: nn.Module) -> str:
     """Which axis has the features: the last, unless norms and biases of the block have the width of the second alone.
 
@@ -237,23 +315,38 @@ def axes_of(shape: torch.Size, block: nn.Module) -> str:
 
 
 @contextmanager
-def following(lists: Sequence[Blocks]) -> Iterator[list[Trail]]:
+def following(lists: Sequence[Blocks]) -> Iterator[list[Trail | Parts]]:
     """Follow the calls of some lists of blocks while the context is open."""
-    trails = [Trail(blocks) for blocks in lists]
+    trails: list[Trail | Parts] = [Parts(blocks) if _is_uncalled(blocks) else Trail(blocks) for blocks in lists]
     with Hooks() as hook:
         for trail in trails:
             for path, block in trail.blocks.items():
-                hook(
-                    block.register_forward_pre_hook,
-                    lambda module, args, kwargs, path=path, trail=trail: trail.enter(path, args, kwargs),
-                    with_kwargs=True,
-                )
-                hook(block.register_forward_hook, lambda module, args, output, trail=trail: trail.leave(output))
+                if isinstance(trail, Trail):
+                    enter, leave = partial(_enter, trail.enter, path), partial(_leave, trail.leave)
+                    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+                    hook(block.register_forward_hook, leave)
+                    continue
+                for name, part in parts_of_list(block):
+                    enter, leave = partial(_enter, partial(trail.enter, path), name), partial(trail.leave, path, name)
+                    hook(part.register_forward_pre_hook, enter, with_kwargs=True)
+                    hook(part.register_forward_hook, partial(_leave, leave))
         try:
             yield trails
         finally:
             for trail in trails:
                 trail.close()
+
+
+def _is_uncalled(blocks: Blocks) -> bool:
+    return all(isinstance(block, nn.ModuleList | nn.ModuleDict) for block in blocks.values())
+
+
+def _enter(see: Callable[..., None], name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    see(name, args, kwargs)
+
+
+def _leave(see: Callable[[Any], None], module: nn.Module, args: Any, output: Any) -> None:
+    see(output)
 
 
 def same(one: Tensor, other: Tensor) -> bool:

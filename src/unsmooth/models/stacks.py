@@ -86,7 +86,8 @@ def proposed(model: nn.Module, any_kind: bool = False) -> list[Blocks]:
     while waiting:
         pattern, blocks = waiting.pop(0)
         inner = {one: own for one, own in lists.items() if one.startswith(f"{pattern}.")}
-        stages = [one for one, own in inner.items() if _is_whole(model, own, holding) and not any_kind]
+        widens = len({_width(block) for block in blocks.values()}) > 1
+        stages = [one for one, own in inner.items() if (widens or _is_whole(own, holding)) and not any_kind]
         if stages:
             waiting[:0] = [(one, _alike(lists[one], holding)) for one in stages if not is_inside(one, stages)]
         else:
@@ -112,7 +113,7 @@ def _is_layer(module: nn.Module) -> bool:
     return "GradientCheckpointingLayer" in kinds or kinds[0].endswith(("Layer", "Block"))
 
 
-def _is_whole(model: nn.Module, blocks: Blocks, holding: set[str]) -> bool:
+def _is_whole(blocks: Blocks, holding: set[str]) -> bool:
     """Whether it is all of its lists: each member holds attention, and those of one list are of one class."""
     by_list: dict[str, list[str]] = {}
     for path in blocks:
@@ -120,6 +121,12 @@ def _is_whole(model: nn.Module, blocks: Blocks, holding: set[str]) -> bool:
     return all(
         holding.issuperset(paths) and len({type(blocks[path]) for path in paths}) == 1 for paths in by_list.values()
     )
+
+
+def _width(block: nn.Module) -> int:
+    """The number of features that most of its norms and biases have."""
+    widths = widths_of(block)
+    return max(widths, key=lambda width: widths[width], default=0)
 
 
 def _count(model: nn.Module, blocks: Blocks) -> int:

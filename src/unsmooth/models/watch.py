@@ -141,6 +141,7 @@ def _hook_block(
     on_call: CallObserver | None,
 ) -> None:
     block, host, stage, flow = anatomy.blocks[path], anatomy.host, anatomy.stage(path), anatomy.flow
+    first, last = anatomy.ends_of(path)
 
     def see(site: str, found: Tensor, extra: int) -> None:
         if not flow.fits(found):
@@ -170,6 +171,7 @@ def _hook_block(
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         found = first_output(output) if flow.leaves is None else at(output, flow.leaves)
         if isinstance(found, Tensor):
+            found = found + first_input(args, {}) if flow.summed else found
             watch.handed_on(found)
             see("residual", found, extra_tokens(block, left=True))
         elif not flow.ends:
@@ -177,7 +179,7 @@ def _hook_block(
                 "blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern"
             )
 
-    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+    hook(first.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():
         if site in sites:
             absent = partial(_absent, site, f"{path}.{tap.module}", [one for one in sites if one != site])
@@ -188,7 +190,7 @@ def _hook_block(
                 raise SiteError(str(error), site) from None
             _hook_tap(module, tap, hook, shown, absent)
     if "residual" in sites:
-        hook(block.register_forward_hook, leave)
+        hook(last.register_forward_hook, leave)
 
 
 def _hook_tap(

@@ -50,6 +50,9 @@ def assemble(
         raise expected("at least one batch of data", "none", "data that is not empty")
     name = plan.name or model_name(model)
     unread = tuple(_not_run(anatomy) for anatomy, collector in watched if collector.state is None)
+    if long := [one for one in ran if one[2].length_counts()]:
+        unread += tuple(f"The {one[0].stack} stack has fewer than two tokens." for one in ran if one not in long)
+        ran = long
     parts = [_of_stack(anatomy, collector, state, model, plan, tokenizer) for anatomy, collector, state in ran]
     _check_fit(plan.metrics, parts)
     unread += tuple(f"No metric asked for fits the {part.stack} stack." for part in parts if not part.rows)

@@ -22,7 +22,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
-from unsmooth.models.look import Stream, Trail, Way, argument, following
+from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
 from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
@@ -131,7 +131,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             continue
         own, about = trails[unknown.index(stack)], pattern_of(next(iter(stack.blocks)))
         streams = own.streams()
-        if own.calls and not streams and stack.proposed:
+        if own.called and not streams and stack.proposed:
             near = [one for one in trails[len(unknown) :] if _overlap(stack.blocks, one.blocks) and one.streams()]
             own = min(near, key=lambda one: next(iter(one.blocks)).count("."), default=own)
             streams = own.streams()
@@ -150,14 +150,14 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     return [(number, replace(stack, told=(*stack.told, *out))) for number, stack in found]
 
 
-def _flowing(stack: Anatomy, trail: Trail, stream: Stream, several: bool) -> Anatomy:
+def _flowing(stack: Anatomy, trail: Trail | Parts, stream: Stream, several: bool) -> Anatomy:
     """One of the streams that pass through a stack's blocks, with what a reader must know of it."""
     told, name = list(stack.told), stack.stack
     if several:
         name = f"{name}.{_argument_name(next(iter(stack.blocks.values())), stream.enters)}".lstrip(".")
     if stream.altered:
         told.append(altered_note(stream.altered, stack))
-    if left := [path for path in stack.blocks if path not in {one.path for one in trail.calls}]:
+    if left := [path for path in stack.blocks if path not in trail.called]:
         told.append(f"{len(left)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} did not run: {left[0]!r}.")
     return replace(stack, stack=name, stream=stream, told=tuple(told))
 
@@ -226,9 +226,9 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
     if wanted:
         with _quietly(entry, stacks), suppress(_Enough), Hooks() as hook:
             for number in wanted:
-                for block in stacks[number].blocks.values():
+                for path in stacks[number].blocks:
                     hook(
-                        block.register_forward_pre_hook,
+                        stacks[number].ends_of(path)[0].register_forward_pre_hook,
                         lambda module, args, kwargs, number=number: enter(args, kwargs, number),
                         with_kwargs=True,
                     )
