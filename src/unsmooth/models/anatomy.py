@@ -25,6 +25,7 @@ from unsmooth.models.stacks import (
     parts_of,
     pattern_of,
     proposed,
+    width_of,
 )
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
@@ -267,7 +268,8 @@ def _longest(model: nn.Module) -> list[Blocks]:
 def _host(blocks: Mapping[str, nn.Module]) -> Host:
     """The family of the blocks, or one of which nothing is known where they are of none, or of several."""
     hosts = [host_of(block) for block in blocks.values()]
-    if hosts[0] is not None and all(host is hosts[0] for host in hosts):
+    stages = pattern_of(next(iter(blocks))).count("*") > 1 and len({*map(width_of, blocks.values())}) > 1
+    if hosts[0] is not None and all(host is hosts[0] for host in hosts) and (hosts[0].stage or not stages):
         return hosts[0]
     kinds = dict.fromkeys(type(block).__name__ for block in blocks.values())
     return Host(name=" and ".join(kinds), blocks=(), taps=lambda block: {}, example="")

@@ -86,7 +86,7 @@ def proposed(model: nn.Module, any_kind: bool = False) -> list[Blocks]:
     while waiting:
         pattern, blocks = waiting.pop(0)
         inner = {one: own for one, own in lists.items() if one.startswith(f"{pattern}.")}
-        widens = len({_width(block) for block in blocks.values()}) > 1
+        widens = len({width_of(block) for block in blocks.values()}) > 1
         stages = [one for one, own in inner.items() if (widens or _is_whole(own, holding)) and not any_kind]
         if stages:
             waiting[:0] = [(one, _alike(lists[one], holding)) for one in stages if not is_inside(one, stages)]
@@ -123,7 +123,7 @@ def _is_whole(blocks: Blocks, holding: set[str]) -> bool:
     )
 
 
-def _width(block: nn.Module) -> int:
+def width_of(block: nn.Module) -> int:
     """The number of features that most of its norms and biases have."""
     widths = widths_of(block)
     return max(widths, key=lambda width: widths[width], default=0)
