@@ -553,6 +553,17 @@ def test_hooks_of_others_that_fail_come_out_as_they_are() -> None:
     assert [len(one._forward_hooks) for one in model.layers] == [0, 1, 0]
 
 
+def test_what_is_missing_in_a_batch_is_named() -> None:
+    class Pair(Stacked):
+        def forward(self, input_ids: Tensor, decoder_input_ids: Any = None, attention_mask: Any = None) -> Tensor:
+            return super().forward(decoder_input_ids[:, :1] + input_ids)
+
+    with pytest.raises(
+        UnsmoothError, match=r"all that Pair reads .* \(TypeError: 'NoneType'.* Try decoder_input_ids bes"
+    ):
+        scan(Pair(), batch())
+
+
 def test_compiled_and_meta() -> None:
     plain = Stacked()
     wanted = seen(plain, "layers", batch())

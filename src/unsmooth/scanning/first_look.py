@@ -27,8 +27,8 @@ from unsmooth.models.spread import home_of, is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call, is_content
-from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.calling import RESERVED, call, is_content, taken
+from unsmooth.scanning.data import KINDS, RawBatch
 from unsmooth.scanning.undisturbed import random_kept, tensors_kept
 
 
@@ -123,7 +123,12 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
     with _quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
-        call(entry, inputs)
+        try:
+            call(entry, inputs)
+        except Exception as error:  # each model has its own way to say that something is missing
+            if (told := _missing(entry, inputs, error)) is None:
+                raise
+            raise told from error
     found, out = list[tuple[int, Anatomy]](), list[str]()
     for number, stack in enumerate(stacks):
         if stack.is_known:
@@ -148,6 +153,17 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             'another blocks pattern, or blocks="auto:any"',
         )
     return [(number, replace(stack, told=(*stack.told, *out))) for number, stack in found]
+
+
+def _missing(entry: nn.Module, inputs: RawBatch, error: Exception) -> UnsmoothError | None:
+    """What to say of a batch with which the model fails; None where nothing plainly is missing."""
+    given = {*inputs} if isinstance(inputs, Mapping) else set()
+    wanted = [name for name in (*KINDS, "decoder_input_ids") if name in taken(entry) and name not in given]
+    if not given or not wanted:
+        return None
+    problem = (str(error).splitlines() or [""])[0].rstrip(".")
+    got = f"{', '.join(sorted(given))}, with which it fails ({type(error).__name__}: {problem})"
+    return expected(f"all that {type(entry).__name__} reads in each batch", got, f"{' or '.join(wanted)} beside them")
 
 
 def _flowing(stack: Anatomy, trail: Trail | Parts, stream: Stream, several: bool) -> Anatomy:
