@@ -123,7 +123,7 @@ def test_a_failing_pass_of_torchs_encoder_leaves_no_mode_behind() -> None:
 def test_pattern_finds_blocks_of_any_model() -> None:
     model, seen = Plain(), {}
     anatomy = find_anatomy(model, "stack.*")
-    assert (anatomy.host.name, anatomy.sites) == ("pattern", ("residual",))
+    assert (anatomy.host.name, anatomy.sites) == ("Linear", ("residual",))
     with torch.no_grad(), anatomy.watch(lambda layer, site, tensor: seen.update({layer: tensor})):
         out = model(x := torch.randn(2, 3, 4))
     assert torch.equal(seen[0], x)
@@ -146,7 +146,7 @@ def test_subclassed_block_is_known() -> None:
 
 def test_namesake_of_a_torch_layer_is_not_taken_for_it() -> None:
     namesake = type("TransformerEncoderLayer", (nn.Linear,), {})
-    with pytest.raises(UnsmoothError, match="found none of"):
+    with pytest.raises(UnsmoothError, match="it has no attention"):
         find_anatomy(nn.Sequential(namesake(4, 4), namesake(4, 4)))
 
 
@@ -186,8 +186,11 @@ def test_site_that_a_parallel_block_lacks() -> None:
 def test_no_blocks_says_what_was_looked_for_and_how_to_point_at_them() -> None:
     with pytest.raises(UnsmoothError) as caught:
         find_anatomy(Plain())
-    assert "found none of AlbertLayer, BertLayer," in str(caught.value)
-    assert "Try blocks=\"encoder.layers.*\" with a path of this model, such as 'stack.*'." in str(caught.value)
+    assert str(caught.value) == (
+        "Expected Transformer blocks in Plain but got none: it has no attention. "
+        "Try blocks='auto:any' for its longest list, attention or not, or blocks='stack.*'."
+    )
+    assert list(find_anatomy(Plain(), "auto:any").blocks) == ["stack.0", "stack.1", "stack.2"]
 
 
 def test_model_without_layers() -> None:

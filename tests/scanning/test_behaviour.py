@@ -251,7 +251,7 @@ def test_loaders_with_labels_and_max_batches():
     [
         ({"metrics": ["mean_cosin"]}, "Did you mean 'mean_cosine'"),
         ({"metrics": ["mean_cosine(absolut=True)"]}, "Did you mean 'absolute'"),
-        ({"metrics": ["attention_entropy"]}, "pattern blocks, whose attention is not known"),
+        ({"metrics": ["attention_entropy"]}, "Linear blocks, whose attention is not known"),
         ({"metrics": []}, "at least one metric"),
         ({"metrics": [3]}, "metrics by name"),
         ({"metrics": 3}, "metrics by name"),
@@ -259,7 +259,7 @@ def test_loaders_with_labels_and_max_batches():
         ({"sites": [3]}, "sites by name"),
         ({"preset": 3}, "a preset by name"),
         ({"sites": ["residul"]}, "Did you mean 'residual'"),
-        ({"sites": ["mlp"]}, "a site that pattern blocks have"),
+        ({"sites": ["mlp"]}, "a site that Linear blocks have"),
         ({"tokens": "contents"}, "Did you mean 'content'"),
         ({"max_batches": 0}, "max_batches of at least 1"),
         ({"batch_size": 0}, "batch_size of at least 1"),
@@ -273,7 +273,7 @@ def test_bad_requests_say_what_to_try(arguments, message):
 
 
 def test_an_unknown_model_says_what_was_looked_for():
-    with pytest.raises(UnsmoothError, match=r"BertLayer.*Try blocks="):
+    with pytest.raises(UnsmoothError, match=r"it has no attention. Try blocks="):
         unsmooth.scan(Stream(), torch.randn(2, 3, 8), progress=False)
 
 

@@ -225,7 +225,7 @@ def test_images_that_turn_to_nan_keep_their_rows() -> None:
             torch.randn(2, 12, 8),
             'Expected token ids, whose words self_similarity compares, but got inputs without "input_ids". Try texts',
         ),
-        ("head_similarity", torch.randn(2, 12, 8), "Expected one attention map at every layer but got pattern blocks"),
+        ("head_similarity", torch.randn(2, 12, 8), "Expected one attention map at every layer but got Identity blocks"),
     ],
 )
 def test_what_does_not_fit_is_one_line(metric: str, data: Tensor, message: str) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -14,10 +15,25 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
 from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
-from unsmooth.models.stacks import called_part, names_of, parts_of, pattern_of
+from unsmooth.models.look import Stream
+from unsmooth.models.stacks import (
+    Blocks,
+    called_part,
+    holding_attention,
+    names_of,
+    numbered,
+    parts_of,
+    pattern_of,
+    proposed,
+    width_of,
+)
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
+ANY = "auto:any"
+"""In place of a pattern: the longest list of blocks, whether they hold attention or not."""
+
 __all__ = [
+    "ANY",
     "HOSTS",
     "SITES",
     "Anatomy",
@@ -38,12 +54,14 @@ class Anatomy:
 
     Args:
         model: The model as it is called; layers are numbered anew in each of its forward passes.
-        host: The family its blocks are of.
+        host: The family its blocks are of; one without block classes where that is not known.
         blocks: Module path to block, in the order of the modules.
         stack: What the stack is called where the model has several, such as "encoder"; else nothing.
         part: The part of the model that holds this stack alone; layers are numbered anew in its forward passes too.
         seen_to_read: What a batch calls its tokens, where a pass has shown it.
-        other_streams: Shapes of what its blocks change and hand on beside their tokens, where a pass has shown it.
+        stream: How its tokens pass through the blocks, where a pass has shown it.
+        told: What a reader must know of what was found.
+        proposed: Whether the blocks were found by what they are, and not by somebody's pattern.
         sites: The sites that every block has.
     """
 
@@ -53,7 +71,9 @@ class Anatomy:
     stack: str = ""
     part: nn.Module | None = None
     seen_to_read: Reads | None = None
-    other_streams: tuple[str, ...] = ()
+    stream: Stream | None = None
+    told: tuple[str, ...] = ()
+    proposed: bool = True
     sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,10 +90,41 @@ class Anatomy:
         """What a batch calls the tokens of this stack."""
         if self.seen_to_read is not None:
             return self.seen_to_read
-        own = self.host.reads(next(iter(self.blocks.values())))
+        own = self.host.reads(next(iter(self.blocks.values()))) if self.is_known else self._declared
         if own == IMAGE and not self.stack:
             return replace(own, mask="token_mask")  # of the only stack there is
+        if not self.is_known:
+            return own
         return TARGET if own == TEXT and self.stack.rpartition(".")[2] == "decoder" else own
+
+    @property
+    def _declared(self) -> Reads:
+        """What the part of a transformers model says that it reads which is nearest to the blocks."""
+        first, found, target = next(iter(self.blocks.values())), "input_ids", False
+        path = next((name for name, module in self.model.named_modules() if module is first), "")
+        module = self.model
+        for step in path.split("."):
+            name = getattr(module, "main_input_name", found)
+            target |= step == "decoder" and "decoder_input_ids" in signature(module.forward).parameters
+            found, module = name if isinstance(name, str) else found, module.get_submodule(step)
+        return TARGET if target else {"input_ids": TEXT, "pixel_values": IMAGE}.get(found, Reads(found))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its blocks are of a known family."""
+        return bool(self.host.blocks)
+
+    @property
+    def batch_first(self) -> bool:
+        """Whether tensors inside its blocks are (batch, tokens, dim) rather than (tokens, batch, dim)."""
+        if self.stream is not None:
+            return self.stream.axes != "NBD"
+        return self.host.batch_first(next(iter(self.blocks.values())))
+
+    @property
+    def flow(self) -> Stream:
+        """How its tokens pass through its blocks, as far as is known."""
+        return self.stream or Stream("BND" if self.batch_first else "NBD")
 
     @property
     def prefix_tokens(self) -> int:
@@ -81,8 +132,15 @@ class Anatomy:
         return self.host.prefix_tokens(self.entries[-1])
 
     def stage(self, path: str) -> int | None:
-        """The stage of the block at `path`, None where the host has no stages."""
+        """The stage of the block at `path`, None where there are no stages."""
+        if self.stream is not None:
+            return self.stream.stages.get(path)
         return None if self.host.stage is None else self.host.stage(path)
+
+    def ends_of(self, path: str) -> tuple[nn.Module, nn.Module]:
+        """What is called first and last of the block at `path`: itself, unless it is a mere list."""
+        block, parts = self.blocks[path], self.flow.parts.get(path)
+        return (block, block) if parts is None else (block.get_submodule(parts[0]), block.get_submodule(parts[1]))
 
     def watch(
         self,
@@ -122,22 +180,19 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module, blocks: str | None = None) -> Anatomy:
-    """Find the Transformer blocks of `model`, by known block classes or by a pattern over module paths.
+    """Find the Transformer blocks of `model`, by what its modules hold or by a pattern over module paths.
 
     Args:
         model: Any module.
         blocks: Pattern over ``model.named_modules()`` paths in which ``*`` stands for one path component,
-            such as ``"encoder.layers.*"``. Where the modules found are blocks of a known host, all its sites
-            are there; otherwise only the residual site is.
+            such as ``"encoder.layers.*"``; ``"auto:any"`` for the longest list of blocks, with attention or without.
+            Where the modules found are blocks of a known host, all its sites are there; otherwise only the residual
+            site is.
 
     Raises:
-        UnsmoothError: There are no known blocks, or there is more than one stack of them.
+        UnsmoothError: There are no blocks that hold attention, or there is more than one stack of them.
     """
-    if not isinstance(model, nn.Module):
-        raise _no_module(model)
-    if blocks is not None:
-        return _by_pattern(model, blocks)
-    stacks = find_stacks(model)
+    stacks = find_stacks(model, blocks)
     if len(stacks) > 1:
         raise _several_stacks(model, stacks)
     return stacks[0]
@@ -156,16 +211,21 @@ def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, .
     """
     if not isinstance(model, nn.Module):
         raise _no_module(model)
-    if blocks is not None:
+    if blocks is not None and blocks != ANY:
         return (_by_pattern(model, blocks),)
-    found = _known_blocks(model)
+    found = _all_blocks(model) if blocks is None else _longest(model)
     if not found:
         raise _no_blocks(model)
+    return named(model, found)
+
+
+def named(model: nn.Module, found: Sequence[Blocks]) -> tuple[Anatomy, ...]:
+    """Stacks of these blocks, called what tells them apart."""
     if len(found) == 1:
-        return (Anatomy(model, _one_host(model, found[0]), found[0]),)
+        return (Anatomy(model, _host(found[0]), found[0]),)
     parts = parts_of([next(iter(blocks)) for blocks in found])
     return tuple(
-        Anatomy(model, _one_host(model, blocks), blocks, stack=name, part=called_part(model, part))
+        Anatomy(model, _host(blocks), blocks, stack=name, part=called_part(model, part))
         for blocks, part, name in zip(found, parts, names_of(parts), strict=True)
     )
 
@@ -175,38 +235,51 @@ def _no_module(given: Any) -> UnsmoothError:
     return expected("an nn.Module", type(given).__name__, hint)
 
 
-def _known_blocks(model: nn.Module) -> list[dict[str, nn.Module]]:
-    """Blocks of known hosts by path, stack by stack."""
-    by_pattern: dict[str, dict[str, nn.Module]] = {}
+def _all_blocks(model: nn.Module) -> list[Blocks]:
+    """Blocks by path, stack by stack: those of known hosts, and what beside them is built like stacks."""
+    known: dict[str, Blocks] = {}
     # Models have hundreds of modules of a dozen classes, and a class has one host.
     is_block: dict[type[nn.Module], bool] = {}
+    order: dict[str, int] = {}
     for path, module in model.named_modules():
+        order[path] = len(order)
         if type(module) not in is_block:
             is_block[type(module)] = host_of(module) is not None
         if is_block[type(module)]:
-            by_pattern.setdefault(pattern_of(path), {})[path] = module
-    return list(by_pattern.values())
+            known.setdefault(pattern_of(path), {})[path] = module
+    taken = [path for blocks in known.values() for path in blocks]
+    for blocks in proposed(model):
+        own = pattern_of(next(iter(blocks)))
+        if own in known:
+            known[own] = blocks | known[own]
+        elif not any(
+            f"{one}.".startswith(f"{path}.") or path.startswith(f"{one}.") for path in taken for one in blocks
+        ):
+            known[own] = blocks
+    return sorted(known.values(), key=lambda blocks: order[next(iter(blocks))])
 
 
-def _one_host(model: nn.Module, blocks: Mapping[str, nn.Module]) -> Host:
-    hosts = {host.name: host for block in blocks.values() if (host := host_of(block))}
-    if len(hosts) > 1:
-        raise expected(
-            f"blocks of one family in each stack of {type(model).__name__}",
-            f"{' and '.join(hosts)} in {pattern_of(next(iter(blocks)))}",
-            "a part of the model, or a blocks pattern that picks one family",
-        )
-    return next(iter(hosts.values()))
+def _longest(model: nn.Module) -> list[Blocks]:
+    """The longest list of blocks, whatever they are; the outermost of several."""
+    found = proposed(model, any_kind=True)
+    return [max(found, key=len)] if found else []
+
+
+def _host(blocks: Mapping[str, nn.Module]) -> Host:
+    """The family of the blocks, or one of which nothing is known where they are of none, or of several."""
+    hosts = [host_of(block) for block in blocks.values()]
+    stages = pattern_of(next(iter(blocks))).count("*") > 1 and len({*map(width_of, blocks.values())}) > 1
+    if hosts[0] is not None and all(host is hosts[0] for host in hosts) and (hosts[0].stage or not stages):
+        return hosts[0]
+    kinds = dict.fromkeys(type(block).__name__ for block in blocks.values())
+    return Host(name=" and ".join(kinds), blocks=(), taps=lambda block: {}, example="")
 
 
 def _no_blocks(model: nn.Module) -> UnsmoothError:
-    known = sorted({name.rpartition(".")[2] for host in HOSTS.values() for name in host.blocks})
     empty = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and not len(module)]
     aside = f" (its {empty[0]!r} is an empty list)" if empty else ""
-    return UnsmoothError(
-        f"Expected Transformer blocks in {type(model).__name__} but found none of {', '.join(known)}{aside}. "
-        f'Try blocks="encoder.layers.*" with a path of this model, such as {_suggest_pattern(model)}.'
-    )
+    got = "none: its attention is in no list of blocks" if holding_attention(model) else "none: it has no attention"
+    return expected(f"Transformer blocks in {type(model).__name__}", f"{got}{aside}", _suggestions(model))
 
 
 def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothError:
@@ -221,29 +294,20 @@ def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothErro
 def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
     found = {name: module for name, module in model.named_modules() if _matches(name, pattern)}
     if not found:
-        raise expected(
-            f"modules that match blocks={pattern!r} in {type(model).__name__}",
-            "none",
-            f"a path of this model, such as {_suggest_pattern(model)}",
-        )
+        raise expected(f"modules that match blocks={pattern!r} in {type(model).__name__}", "none", _suggestions(model))
     lists = {re.sub(r"\d+", "*", name.rpartition(".")[0]): None for name in found}
     if len(lists) > 1:
         each = [f"{one}.*".lstrip(".") for one in lists]
         raise expected(f"blocks of one stack at {pattern!r}", " and ".join(map(repr, each)), f"blocks={each[0]!r}")
-    hosts = {host.name if (host := host_of(module)) else None for module in found.values()}
-    if len(hosts) == 1 and hosts != {None}:
-        return _within_a_stack(model, found)
-    return Anatomy(model, Host(name="pattern", blocks=(), taps=lambda block: {}, example=pattern), found)
+    host = _host(found)
+    return _within_a_stack(model, found) if host.blocks else Anatomy(model, host, found, proposed=False)
 
 
 def _within_a_stack(model: nn.Module, blocks: Mapping[str, nn.Module]) -> Anatomy:
     """Known blocks that were picked by a pattern; they may lie in one of several stacks."""
-    stacks = _known_blocks(model)
-    parts = parts_of([next(iter(found)) for found in stacks])
-    for found, part, name in zip(stacks, parts, names_of(parts), strict=True):
-        if len(stacks) > 1 and set(blocks) <= set(found):
-            return Anatomy(model, _one_host(model, blocks), blocks, stack=name, part=called_part(model, part))
-    return Anatomy(model, _one_host(model, blocks), blocks)
+    stacks = find_stacks(model)
+    within = next((one for one in stacks if one.stack and blocks.keys() <= one.blocks.keys()), None)
+    return Anatomy(model, _host(blocks), blocks) if within is None else replace(within, blocks=blocks)
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -252,11 +316,12 @@ def _matches(name: str, pattern: str) -> bool:
     return bool(name) and len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
-def _suggest_pattern(model: nn.Module) -> str:
-    """The longest list of modules is nearly always the stack of blocks."""
-    lists = [
-        (len(module), name)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
-    ]
-    return repr(f"{max(lists)[1]}.*".lstrip(".")) if lists else "one printed by print(model)"
+def _suggestions(model: nn.Module) -> str:
+    """The calls to try: the longest lists of modules are nearly always the stacks of blocks."""
+    lists = {pattern: len(blocks) for pattern, blocks in numbered(model).items() if len(blocks) > 1}
+    nearest = sorted(lists, key=lambda pattern: -lists[pattern])[:2]
+    if not nearest:
+        return "a model with a list of blocks, or blocks with a path that print(model) shows"
+    return (
+        f"blocks={ANY!r} for its longest list, attention or not, or {' or '.join(f'blocks={it!r}' for it in nearest)}"
+    )

@@ -52,11 +52,15 @@ class Reads:
         tokens: The field that becomes its tokens.
         mask: The field that marks those that are not padding; None where none can be, as images have none.
         each: Entries of that mask to a token.
+        start: How many other tokens stand in front of them; None where they are all there are.
+        beside: Whether tokens in front and behind are made of other inputs, and not put there to fill up.
     """
 
     tokens: str = "input_ids"
     mask: str | None = "attention_mask"
     each: int = 1
+    start: int | None = None
+    beside: bool = False
 
 
 TEXT = Reads()

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
-from unsmooth.models.remedied import extra_tokens
+from unsmooth.models.look import argument, at, same, version
+from unsmooth.models.remedied import edits_of, extra_tokens
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -35,12 +36,31 @@ class Watch:
         real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
         stage: The stage of the block entered last, where there are stages.
         called: Paths of the blocks entered so far.
+        altered: How often, in the first pass, a block was handed something else than the one before it handed on.
     """
 
     layer: int = 0
     real_tokens_BN: Tensor | None = None
     stage: int | None = None
     called: set[str] = field(default_factory=set)
+    altered: int = 0
+    _is_first: bool = True
+    _left: tuple[Tensor, int] | None = None
+
+    def handed_on(self, tensor: Tensor) -> None:
+        """Remember what a block handed on."""
+        self._left = (tensor, version(tensor)) if self._is_first else None
+
+    def handed_in(self, tensor: Tensor) -> None:
+        """Compare with that what the next one is handed; between two stages it is of another shape."""
+        if self._left is not None and self._left[0].shape == tensor.shape:
+            left, before = self._left
+            self.altered += before != version(left) if same(left, tensor) else not left.equal(tensor)
+        self._left = None
+
+    def passed(self) -> None:
+        """Once is enough."""
+        self._is_first, self._left = False, None
 
 
 class SiteError(UnsmoothError):
@@ -87,6 +107,7 @@ def watch_blocks(
             _hook_block(path, anatomy, hook, watch, observer, sites, on_call)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, watch.called))
+            hook(entry.register_forward_hook, lambda *_: watch.passed())
         yield watch
 
 
@@ -119,33 +140,46 @@ def _hook_block(
     sites: Sequence[str],
     on_call: CallObserver | None,
 ) -> None:
-    block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
-    batch_first = host.batch_first(block)
+    block, host, stage, flow = anatomy.blocks[path], anatomy.host, anatomy.stage(path), anatomy.flow
+    first, last = anatomy.ends_of(path)
 
     def see(site: str, found: Tensor, extra: int) -> None:
-        if found.ndim != 3 or found.is_nested:
+        if not flow.fits(found):
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
-        found = found if batch_first else found.transpose(0, 1)
+        found = flow.laid_out(found)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        watch.stage = stage
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
+            watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
-                see("residual", first_input(args, kwargs), extra_tokens(block))
+                given = argument(args, kwargs, flow.enters) if flow.enters else None
+                found = given if isinstance(given, Tensor) else first_input(args, kwargs)
+                see("residual", found, extra_tokens(block))
+        elif anatomy.is_known and anatomy.proposed and "residual" in sites and not edits_of(block):
+            watch.handed_in(first_input(args, kwargs))
+        watch.stage = stage
         watch.layer += 1
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        see("residual", first_output(output), extra_tokens(block, left=True))
+        found = first_output(output) if flow.leaves is None else at(output, flow.leaves)
+        if isinstance(found, Tensor):
+            found = found + first_input(args, {}) if flow.summed else found
+            watch.handed_on(found)
+            see("residual", found, extra_tokens(block, left=True))
+        elif not flow.ends:
+            raise expected(
+                "blocks that hand on their tokens", f"{type(found).__name__} from {path!r}", "another pattern"
+            )
 
-    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+    hook(first.register_forward_pre_hook, enter, with_kwargs=True)
     for site, tap in host.taps(block).items():
         if site in sites:
             absent = partial(_absent, site, f"{path}.{tap.module}", [one for one in sites if one != site])
@@ -156,7 +190,7 @@ def _hook_block(
                 raise SiteError(str(error), site) from None
             _hook_tap(module, tap, hook, shown, absent)
     if "residual" in sites:
-        hook(block.register_forward_hook, leave)
+        hook(last.register_forward_hook, leave)
 
 
 def _hook_tap(

@@ -11,6 +11,7 @@ from torch import nn
 from unsmooth.errors import expected
 from unsmooth.functional import BoundMetric
 from unsmooth.models import SITES, Anatomy, origin_of
+from unsmooth.models.host import TEXT
 from unsmooth.scanning.chance import chance_level, rounding_level
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import Source
@@ -49,6 +50,9 @@ def assemble(
         raise expected("at least one batch of data", "none", "data that is not empty")
     name = plan.name or model_name(model)
     unread = tuple(_not_run(anatomy) for anatomy, collector in watched if collector.state is None)
+    if long := [one for one in ran if one[2].length_counts()]:
+        unread += tuple(f"The {one[0].stack} stack has fewer than two tokens." for one in ran if one not in long)
+        ran = long
     parts = [_of_stack(anatomy, collector, state, model, plan, tokenizer) for anatomy, collector, state in ran]
     _check_fit(plan.metrics, parts)
     unread += tuple(f"No metric asked for fits the {part.stack} stack." for part in parts if not part.rows)
@@ -117,7 +121,8 @@ def _check_fit(metrics: Sequence[BoundMetric], parts: Sequence[Scan]) -> None:
 
 
 def _not_run(anatomy: Anatomy) -> str:
-    return f"The {anatomy.stack} stack was not run: the data has no {anatomy.reads.tokens!r}."
+    missing = f": the data has no {anatomy.reads.tokens!r}" if anatomy.is_known or anatomy.reads != TEXT else ""
+    return f"The {anatomy.stack} stack was not run{missing}."
 
 
 def model_name(model: nn.Module) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from unsmooth.errors import expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
@@ -44,8 +45,9 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
             # In some classes it is an inner part that takes other things.
             if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
                 core = module
-            if {*first_blocks} <= {*core.modules()}:
-                return core
+            for one in (core, module):
+                if {*first_blocks} <= {*one.modules()}:
+                    return one
     return None
 
 
@@ -177,7 +179,8 @@ class Selection:
 
     `real_BN` marks what is not padding, None where nothing is known to be; `width` is the number of tokens that the
     batch's masks speak of, None where there are none. `image` is the height and width of the images in the batch, and
-    `prefix` the number of tokens that the model puts in front of their patches.
+    `prefix` the number of tokens that the model puts in front of their patches. Of a model that puts tokens
+    of its own around those of the batch, `own` are the latter; `start` is how many made of other inputs stand in front.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -187,6 +190,25 @@ class Selection:
     width: int | None = None
     image: tuple[int, int] | None = None
     prefix: int = 0
+    own: slice | None = None
+    start: int | None = None
+
+    def among(self, tokens: int) -> Selection:
+        """The same with masks for all of so many tokens: those made of other inputs are real ones."""
+        if self.start is None or self.width in (None, tokens):
+            return self
+        around = self.start, tokens - self.start - self.width
+        wide = [None if one is None else pad(one, around, value=True) for one in (self.chosen_BN, self.real_BN)]
+        return replace(self, window=slice(None), selected_BN=wide[0], real_BN=wide[1], width=tokens, ids_BN=None)
+
+    @property
+    def chosen_BN(self) -> Tensor | None:
+        """Which tokens are measured, the window's too."""
+        if self.selected_BN is not None or self.real_BN is None:
+            return self.selected_BN
+        inside = torch.zeros_like(self.real_BN)
+        inside[:, self.window] = True
+        return inside
 
 
 EVERYTHING = Selection()
@@ -201,7 +223,16 @@ def select_tokens(
     real = _real_tokens(fields, reads)
     special = _special_tokens(fields, ids, special_ids, reads) if choice == "content" else None
     selected = real if special is None else (~special if real is None else real & ~special)
-    known = Selection(real_BN=real, ids_BN=ids, image=image_size(inputs) if ids is None else None, prefix=prefix_tokens)
+    known = Selection(
+        real_BN=real,
+        ids_BN=ids,
+        image=image_size(inputs) if ids is None else None,
+        prefix=prefix_tokens,
+    )
+    if ids is not None and reads.start is not None:
+        counted = reads.beside or (choice == "all" and reads.start > 0)  # as class tokens are
+        own = None if counted else slice(reads.start, reads.start + ids.shape[1])
+        known = replace(known, own=own, start=reads.start if counted else None)
     if selected is None:
         return replace(known, window=slice(prefix_tokens if choice == "content" else 0, None))
     window, width = _common_window(selected), selected.shape[1]
@@ -221,9 +252,7 @@ def select_and_tell(
             f"Some texts are filled up with the padding id {padding} and the data has no "
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         )
-    if anatomy.other_streams:
-        shapes = " and ".join(anatomy.other_streams)
-        notes.append(f"The blocks hand on other tokens beside these, {shapes}, which were not measured.")
+    notes += anatomy.told
     pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
     if pixels is not None and pixels.eq(0).any():
         notes.append(

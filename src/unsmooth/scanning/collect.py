@@ -94,6 +94,9 @@ class Collector:
 
     def __call__(self, layer: int, site: str, tensor: Tensor) -> None:
         """Measure one tensor (batch, tokens, dim)."""
+        if self._selection.own is not None:
+            tensor = tensor[:, self._selection.own]
+        self._selection = self._selection.among(tensor.shape[1])
         tokens = self._tokens(tensor)
         if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
             self.dtype = tensor.dtype
@@ -263,6 +266,12 @@ class Collector:
     def _adder(self) -> Adder:
         assert self.state is not None
         return Adder(self.metrics, self.stages, self.ends, self.state, self.confounds, self.device)
+
+    def for_another(self, *, alone: bool) -> Collector:
+        """An empty one that asks the same of another stack."""
+        fresh = Collector(self.metrics, self.vocabulary, self.device, self.rows_only, self.confounding)
+        fresh.alone = alone
+        return fresh
 
     def again(self) -> Collector:
         """One that has added nothing yet, for the values that this one holds and has not added."""

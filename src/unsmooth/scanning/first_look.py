@@ -1,42 +1,96 @@
-"""A first look at how a model calls a stack: what becomes its tokens, which mask is theirs, which axis is the batch.
+"""A first look at a model: which of its stacks run as proposed, what becomes the tokens of each, which mask is theirs.
 
-A stack that was named by a pattern says nothing of itself, nor would its class name: an encoder and a decoder may be of
-one class. So it is tried: an input is changed, and what enters the first block changes with it or does not.
-Each try is a pass that is broken off when the second block is entered.
+Blocks of a known family say how they are called; of others a pass over the first batch shows it. Neither says which of
+the batch's inputs become the tokens of which stack: an encoder and a decoder may be of one class. So it is tried: an
+input is changed, and what enters the first block of a stack changes with it or does not. Each try is a pass that is
+broken off when every stack was entered.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
+from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
 from unsmooth.models.spread import home_of, is_sharded, is_spread
-from unsmooth.models.stacks import pattern_of
+from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
+from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call, is_content
-from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.calling import RESERVED, call, is_content, taken
+from unsmooth.scanning.data import KINDS, RawBatch
+from unsmooth.scanning.undisturbed import random_kept, tensors_kept
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a look found of one stack, without its modules, by which it would hold on to the model.
+
+    Args:
+        of: Which of the stacks asked for it is.
+        paths: Of its blocks, where they are others than proposed.
+        stack: What it is called.
+    """
+
+    of: int
+    paths: tuple[str, ...] | None
+    stack: str
+    stream: Stream | None
+    reads: Reads | None
+    told: tuple[str, ...]
+
+
+# By the model; with its modules, the stacks asked for, and the form of the batch.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Any, list[_Seen]]] = WeakKeyDictionary()
 
 
 def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[Anatomy]:
     """The stacks, with what is found out about those that leave something open; `entry` is called where there are some.
 
-    A mask belongs to a stack if it goes, by its name, with the inputs that become the stack's tokens, and has one entry
-    for each of them.
+    Unknown blocks of two streams are two stacks; those that do not hand on tokens are none. A mask belongs to a stack
+    if it goes, by its name, with the inputs that become the stack's tokens, and has one entry for each of them.
 
     Raises:
-        UnsmoothError: Two masks fit, the batch cannot be told from the tokens, or the blocks have two streams.
+        UnsmoothError: Two masks fit, the batch cannot be told from the tokens, or no blocks hand on tokens.
     """
-    return [_tried(entry, stack, inputs) if is_open(stack, inputs) else stack for stack in stacks]
+    if not any(is_open(stack, inputs) for stack in stacks):
+        return list(stacks)
+    if is_sharded(entry):  # whose processes would all have to try the same things
+        for stack in stacks:
+            if not stack.is_known and _of_several_kinds(inputs) and "token_mask" not in inputs:
+                got = "one that is sharded by FSDP2, which cannot be tried out"
+                raise expected(f"a model that shows what {_pattern(stack)!r} reads", got, 'a "token_mask" in the data')
+        return list(stacks)
+    model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
+    form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
+    key = [*map(id, modules_of(model)), id(entry)], [(one.stack, *one.blocks) for one in stacks], form
+    if model in _KNOWN and _KNOWN[model][0] == key:
+        return [_again(stacks[one.of], one) for one in _KNOWN[model][1]]
+    found = _verified(entry, stacks, inputs)
+    entered = _entered(entry, [one for _, one in found], inputs)
+    found = _each_tried(entry, found, entered, inputs)
+    _KNOWN[model] = key, [
+        _Seen(n, None if one.blocks is stacks[n].blocks else (*one.blocks,), one.stack, one.stream, one.seen_to_read,
+              one.told) for n, one in found
+    ]  # fmt: skip
+    return [one for _, one in found]
+
+
+def _again(stack: Anatomy, seen: _Seen) -> Anatomy:
+    blocks = stack.blocks
+    if seen.paths is not None:
+        blocks = next(one for one in _lists(stack) if (*one,) == seen.paths)
+    return replace(stack, blocks=blocks, stack=seen.stack, stream=seen.stream, seen_to_read=seen.reads, told=seen.told)
 
 
 def is_open(stack: Anatomy, inputs: RawBatch) -> bool:
@@ -47,7 +101,7 @@ def is_open(stack: Anatomy, inputs: RawBatch) -> bool:
     """
     if stack.seen_to_read is not None:
         return False
-    if not stack.host.blocks:
+    if not stack.is_known:
         return True
     if not isinstance(inputs, Mapping):
         return False
@@ -62,121 +116,201 @@ def _of_several_kinds(inputs: RawBatch) -> bool:
     return isinstance(inputs, Mapping) and len(_inputs_by_mask(inputs)) > 1
 
 
-def _tried(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> Anatomy:
-    """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
-    if is_sharded(entry):  # whose processes would all have to try the same things
-        if not stack.host.blocks and _of_several_kinds(inputs) and "token_mask" not in inputs:
-            got = "one that is sharded by FSDP2, which cannot be tried out"
-            raise expected(f"a model that shows what {_pattern(stack)!r} reads", got, 'a "token_mask" in the data')
-        return stack
-    glance = _glance(entry, stack, inputs)
-    if not glance.entered or glance.entered[0].ndim != 3:
-        return stack
-    if glance.other_stream:
+def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[tuple[int, Anatomy]]:
+    """Each stack by the number of the one proposed: known ones as they are, others as a pass shows them."""
+    unknown = [stack for stack in stacks if not stack.is_known]
+    if not unknown:
+        return list(enumerate(stacks))
+    others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
+    with _quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
+        try:
+            call(entry, inputs)
+        except Exception as error:  # each model has its own way to say that something is missing
+            if (told := _missing(entry, inputs, error)) is None:
+                raise
+            raise told from error
+    found, out = list[tuple[int, Anatomy]](), list[str]()
+    for number, stack in enumerate(stacks):
+        if stack.is_known:
+            found.append((number, stack))
+            continue
+        own, about = trails[unknown.index(stack)], pattern_of(next(iter(stack.blocks)))
+        streams = own.streams()
+        if own.called and not streams and stack.proposed:
+            near = [one for one in trails[len(unknown) :] if _overlap(stack.blocks, one.blocks) and one.streams()]
+            own = min(near, key=lambda one: next(iter(one.blocks)).count("."), default=own)
+            streams = own.streams()
+            if not streams:
+                out.append(f"The blocks at {about!r} ran and were not measured: {own.trouble}.")
+                continue
+            stack = replace(stack, blocks=own.blocks)
+        found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in streams]
+        found += [] if streams else [(number, stack)]
+    if not found:
         raise expected(
-            f"blocks with one stream of tokens at {_pattern(stack)!r}",
-            f"{' and '.join(glance.shapes)}, of which the next block does not plainly take the first",
-            "a pattern for modules that hand on one of them",
+            "blocks that hand their tokens to one another",
+            f"{_pattern(unknown[0])!r}, of which {trails[0].trouble}",
+            'another blocks pattern, or blocks="auto:any"',
         )
-    if not stack.host.blocks:
-        batch_first = _batch_first(entry, stack, glance.entered[0], inputs)
-        stack = replace(stack, host=replace(stack.host, batch_first=lambda block: batch_first))
-    reads = _reads(entry, stack, glance.entered[0], inputs) if isinstance(inputs, Mapping) else stack.reads
-    return replace(stack, seen_to_read=reads, other_streams=glance.beside)
+    return [(number, replace(stack, told=(*stack.told, *out))) for number, stack in found]
 
 
-@dataclass
-class _Glance:
-    """What entered the first two blocks that were called, and what the first of them handed on."""
+def _missing(entry: nn.Module, inputs: RawBatch, error: Exception) -> UnsmoothError | None:
+    """What to say of a batch with which the model fails; None where nothing plainly is missing."""
+    given = {*inputs} if isinstance(inputs, Mapping) else set()
+    wanted = [name for name in (*KINDS, "decoder_input_ids") if name in taken(entry) and name not in given]
+    if not given or not wanted:
+        return None
+    problem = (str(error).splitlines() or [""])[0].rstrip(".")
+    got = f"{', '.join(sorted(given))}, with which it fails ({type(error).__name__}: {problem})"
+    return expected(f"all that {type(entry).__name__} reads in each batch", got, f"{' or '.join(wanted)} beside them")
 
-    entered: list[Tensor] = field(default_factory=list)
-    left: tuple[Tensor, ...] = ()
-    other_stream: bool = False
-    beside: tuple[str, ...] = ()
-    given: list[Tensor] = field(default_factory=list)
 
-    @property
-    def shapes(self) -> list[str]:
-        return [str(tuple(one.shape)) for one in self.left]
+def _flowing(stack: Anatomy, trail: Trail | Parts, stream: Stream, several: bool) -> Anatomy:
+    """One of the streams that pass through a stack's blocks, with what a reader must know of it."""
+    told, name = list(stack.told), stack.stack
+    if several:
+        name = f"{name}.{_argument_name(next(iter(stack.blocks.values())), stream.enters)}".lstrip(".")
+    if stream.altered:
+        told.append(altered_note(stream.altered, stack))
+    if left := [path for path in stack.blocks if path not in trail.called]:
+        told.append(f"{len(left)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} did not run: {left[0]!r}.")
+    return replace(stack, stack=name, stream=stream, told=tuple(told))
+
+
+def altered_note(times: int, stack: Anatomy) -> str:
+    """What a reader must know of blocks between which something happens."""
+    return (
+        f"In {times} places between the blocks at {_pattern(stack)!r} something is done to their tokens: "
+        "what is measured is what each block hands on."
+    )
+
+
+def _argument_name(block: nn.Module, way: Way | None) -> str:
+    """What a block calls an argument."""
+    first = way[0] if way else 0
+    if isinstance(first, str):
+        return first
+    names = [*inspect.signature(block.forward).parameters]
+    return names[first] if first < len(names) else str(first)
+
+
+def _lists(stack: Anatomy) -> list[Blocks]:
+    """All lists whose members hold attention, by paths from where the stack's own begin."""
+    first, path = next(iter(stack.blocks.items()))[::-1]
+    inner = next((name for name, module in stack.model.named_modules() if module is first), path)
+    before = path.removesuffix(inner)
+    return [{f"{before}{one}": it for one, it in blocks.items()} for blocks in lists_with_attention(stack.model)]
+
+
+def _overlap(blocks: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -> bool:
+    one, other = (pattern_of(next(iter(it))) for it in (blocks, others))
+    return is_inside(one, [other]) or is_inside(other, [one])
+
+
+@contextmanager
+def _quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
+    """Run the model so that it leaves nothing behind, and later draws the same random numbers."""
+    with ExitStack() as hold:
+        for context in (random_kept(home_of(entry)), tensors_kept(entry, weights=False), torch.no_grad()):
+            hold.enter_context(context)
+        hold.enter_context(uncompiled(entry))
+        for prepare in {stack.host.prepare for stack in stacks}:
+            hold.enter_context(prepare(entry))
+        yield
 
 
 class _Enough(Exception):  # noqa: N818 - it is no error
     """All was seen that was wanted."""
 
 
-def _glance(entry: nn.Module, stack: Anatomy, inputs: RawBatch) -> _Glance:
-    """Call the model as far as is needed."""
-    glance = _Glance()
+def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[Tensor | None]:
+    """What enters the first block of each stack that leaves something open; the model is called as far as is needed."""
+    wanted = [number for number, stack in enumerate(stacks) if is_open(stack, inputs)]
+    found: list[Tensor | None] = [None] * len(stacks)
     in_part = not is_spread(entry)  # where it lets weights go, at its end, that were fetched
-    home = home_of(entry)
-    with (
-        torch.random.fork_rng([home] if home.type == "cuda" else []),  # tries draw the same numbers, and leave none
-        torch.no_grad(),
-        uncompiled(entry),
-        stack.host.prepare(entry),
-        suppress(_Enough),
-        _looking(stack, glance, in_part),
-    ):
-        call(entry, inputs)
-    return glance
 
-
-@contextmanager
-def _looking(stack: Anatomy, glance: _Glance, in_part: bool) -> Iterator[None]:
-    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        stream = first_input(args, kwargs)
-        before, glance.given = glance.given, [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-        if len(glance.entered) == 1 and glance.left:
-            first, *others = (_is_same(one, stream) for one in glance.left)
-            # Where something is done to it on the way, it may be any that has its shape.
-            likely = any(others) or sum(one.shape == stream.shape for one in glance.left) > 1
-            glance.other_stream = likely and not first
-            glance.beside = tuple(str(tuple(one.shape)) for one in glance.left[1:] if _is_stream(one, glance, before))
-        if len(glance.entered) < 2:
-            glance.entered.append(stream.clone())  # blocks may write into what they are handed
-        if in_part and len(glance.entered) == 2:
+    def enter(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: int) -> None:
+        if found[number] is None:
+            way = stacks[number].flow.enters
+            given = argument(args, kwargs, way) if way else None
+            # Blocks may write into what they are handed.
+            found[number] = (given if isinstance(given, Tensor) else first_input(args, kwargs)).clone()
+        if in_part and all(found[one] is not None for one in wanted):
             raise _Enough
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        if len(glance.entered) == 1:
-            values = output if isinstance(output, tuple | list) else (output,)
-            glance.left = tuple(one for one in values if isinstance(one, Tensor))
-
-    with Hooks() as hook:
-        for block in stack.blocks.values():
-            hook(block.register_forward_pre_hook, enter, with_kwargs=True)
-            hook(block.register_forward_hook, leave)
-        yield
-
-
-def _is_stream(one: Tensor, glance: _Glance, before: Sequence[Tensor]) -> bool:
-    """Whether the next block is given it too, and it is not what the first was given."""
-    handed_on = one.ndim == 3 and any(_is_same(one, other) for other in glance.given)
-    return handed_on and one.is_floating_point() and not any(_is_same(one, other) for other in before)
+    if wanted:
+        with _quietly(entry, stacks), suppress(_Enough), Hooks() as hook:
+            for number in wanted:
+                for path in stacks[number].blocks:
+                    hook(
+                        stacks[number].ends_of(path)[0].register_forward_pre_hook,
+                        lambda module, args, kwargs, number=number: enter(args, kwargs, number),
+                        with_kwargs=True,
+                    )
+            call(entry, inputs)
+    return found
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one in memory, or one object."""
-    return one is other or (one.shape == other.shape and one.data_ptr() == other.data_ptr() != 0)
+def _each_tried(
+    entry: nn.Module, stacks: Sequence[tuple[int, Anatomy]], entered: Sequence[Tensor | None], inputs: RawBatch
+) -> list[tuple[int, Anatomy]]:
+    """The stacks with what is seen of them; of several that were found, those of which it is plain what they read."""
+    found, out = list[tuple[int, Anatomy]](), list[UnsmoothError]()
+    for (number, stack), stream in zip(stacks, entered, strict=True):
+        try:
+            found.append((number, _tried(entry, stack, stream, inputs)))
+        except UnsmoothError as error:
+            if stack.is_known or not stack.proposed:
+                raise
+            out.append(error)
+    if not found:
+        raise out[0]
+    told = tuple(f"A stack was not measured. {error}" for error in out)
+    return [(number, replace(stack, told=(*stack.told, *told))) for number, stack in found]
 
 
-def _batch_first(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> bool:
-    """Whether sequences are the first axis; where shapes leave it open, a pass with one sequence more says it."""
+def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawBatch) -> Anatomy:
+    """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
+    if stream is None or not stack.flow.fits(stream):
+        return stack
+    if not stack.is_known and stack.flow.axes == "BND":
+        axes, each = _axes(entry, stack, stream, inputs)
+        stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
+    reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
+    told = stack.told
+    if reads.start == 0 and not reads.beside:
+        told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
+    return replace(stack, seen_to_read=reads, stream=None if stack.is_known else stack.flow, told=told)
+
+
+def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> tuple[str, int]:
+    """Which axis has the sequences, or how many tokens each has in the one row of all.
+
+    Where shapes leave it open, a pass with one sequence more says it.
+    """
     batch, (first, second) = _batch_size(inputs), stream.shape[:2]
     if first == batch != second:
-        return True
+        return "BND", 0
     with suppress(Exception):  # each model has its own way to refuse a batch that it was not made for
-        glance = _glance(entry, stack, _with_one_more(inputs, batch))
-        grown = [now != before for now, before in zip(glance.entered[0].shape[:2], (first, second), strict=True)]
+        [more] = _entered(entry, [stack], _with_one_more(inputs, batch))
+        grown = [now != before for now, before in zip(_shape_of(more), (first, second), strict=True)]
+        if grown == [False, True] and first == 1 and second > batch and second % batch == 0:
+            return "1ND", second // batch
         if sum(grown) == 1:
-            return grown[0]
-    if second == batch and first % batch:
-        return False
+            return ("BND" if grown[0] else "NBD"), 0
+    if batch and (first % batch == 0) != (second % batch == 0):  # windows of a sequence may be sequences here
+        return ("BND" if first % batch == 0 else "NBD"), 0
     raise expected(
         f"(batch, tokens, dim) or (tokens, batch, dim) at {_pattern(stack)!r}",
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",
         "a batch of another size",
     )
+
+
+def _shape_of(stream: Tensor | None) -> torch.Size:
+    assert stream is not None
+    return stream.shape[:2]
 
 
 def _batch_size(inputs: RawBatch) -> int:
@@ -214,22 +348,26 @@ def _inputs_by_mask(inputs: Mapping[str, Any]) -> dict[str | None, dict[str, Ten
 
 def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str, Any]) -> Reads:
     """What becomes the tokens of a stack, and which mask is theirs."""
-    batch_first = stack.host.batch_first(next(iter(stack.blocks.values())))
-    stream_BND = stream if batch_first else stream.transpose(0, 1)
+    stream_BND = stack.flow.laid_out(stream)
     groups, shape = _inputs_by_mask(inputs), stream_BND.shape[:2]
 
     def becomes(mask: str | None) -> bool:
         changed, column = _changed(groups[mask], shape, inputs.get(mask or ""))
         try:
-            other = _glance(entry, stack, {**inputs, **changed}).entered[0]
+            [other] = _entered(entry, [stack], {**inputs, **changed})
         except Exception:  # each model has its own way to refuse what it was not made for
             return True
-        other_BND = other if batch_first else other.transpose(0, 1)
+        if other is None:
+            return True
+        other_BND = stack.flow.laid_out(other)
         if other_BND.shape != stream_BND.shape:
             return True
         return not other_BND[:, column].equal(stream_BND[:, column])
 
     becoming = [mask for mask in groups if becomes(mask)]
+    for mask in [mask for mask in becoming if mask is not None and not _fits(inputs.get(mask), groups[mask], shape)]:
+        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs)) is not None:
+            return Reads(found[0], mask, start=found[1], beside=len(becoming) > 1)
     if len(becoming) > 1:  # as where images stand between the words of a text
         masked = any(mask in inputs for mask in groups)
         becoming = [mask for mask in becoming if mask is not None and _fits(inputs.get(mask), groups[mask], shape)]
@@ -241,11 +379,29 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
             )
     if len(becoming) != 1:
         return Reads("", "token_mask")
-    group = groups[becoming[0]]
-    if not _ids(group, shape) and _ids(group, stream_BND.shape[::2]):
-        shown = f"{tuple(stream.shape)} for ids of {tuple(stream_BND.shape[::2])}"
-        raise expected(f"(batch, tokens, dim) at {_pattern(stack)!r}", shown, "a pattern for modules that hand that on")
+    group, own = groups[becoming[0]], inputs.get(becoming[0] or "")
+    if not _ids(group, shape) and isinstance(own, Tensor) and own.shape[:2] != shape:
+        return Reads("", "token_mask")  # of tokens that the model makes of those
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
+
+
+def _placed(
+    entry: nn.Module, stack: Anatomy, stream_BND: Tensor, group: Mapping[str, Tensor], inputs: Mapping[str, Any]
+) -> tuple[str, int] | None:
+    """The ids that are some of a stack's tokens, and how many others stand in front: a change in the last one shows.
+
+    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text.
+    """
+    for name, ids in group.items():
+        if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
+            changed = ids.clone()
+            changed[:, -1] = (changed[:, -1] - 1).abs()
+            [other] = _entered(entry, [stack], {**inputs, name: changed})
+            if other is not None and other.numel() == stream_BND.numel():
+                places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
+                if len(places) == 1 and places[0] >= ids.shape[1] - 1:
+                    return name, places[0] - ids.shape[1] + 1
+    return None
 
 
 def _ids(group: Mapping[str, Tensor], shape: torch.Size) -> list[str]:
@@ -274,46 +430,3 @@ def _fits(mask: Any, group: Mapping[str, Tensor], shape: torch.Size) -> bool:
 
 def _pattern(stack: Anatomy) -> str:
     return pattern_of(next(iter(stack.blocks)))
-
-
-@contextmanager
-def watch_others(model: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[dict[str, None]]:
-    """The paths of blocks with attention that are called outside of all stacks, filled in as they are.
-
-    Example:
-        >>> from unsmooth.models import find_anatomy
-        >>> layers = [nn.TransformerEncoderLayer(4, 2, 8, batch_first=True) for _ in range(4)]
-        >>> model = nn.Sequential(nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:]))
-        >>> with watch_others(model, [find_anatomy(model, "0.*")]) as called:
-        ...     _ = model(torch.zeros(1, 3, 4))
-        >>> list(called)
-        ['1.0', '1.1']
-    """
-    measured = [block for stack in stacks for block in stack.blocks.values()]
-    inside = {module for block in measured for module in block.modules()}
-    called: dict[str, None] = {}
-    with Hooks() as hook:
-        for path, block in _blocks_with_attention(model):
-            if inside.isdisjoint(block.modules()):
-                hook(block.register_forward_pre_hook, lambda *_, path=path: called.update({path: None}))
-        yield called
-
-
-def _blocks_with_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The children of lists that hold two or more of one class with attention in them, and no such list again."""
-    found: dict[str, list[tuple[str, nn.Module]]] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential):
-            kinds = Counter(type(child) for child in module)
-            children = [(f"{path}.{name}".lstrip("."), child) for name, child in module.named_children()]
-            if found_here := [one for one in children if kinds[type(one[1])] > 1 and _has_attention(one[1])]:
-                found[path] = found_here
-    lists = tuple(f"{path}." for path in found)
-    return [
-        one for blocks in found.values() for one in blocks if not any(path.startswith(f"{one[0]}.") for path in lists)
-    ]
-
-
-def _has_attention(block: nn.Module) -> bool:
-    names = (f"{name} {type(module).__name__}".lower() for name, module in block.named_modules())
-    return any("attention" in name or "attn" in name for name in names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from torch import nn
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import is_sharded
-from unsmooth.models.stacks import pattern_of
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     as_inputs,
@@ -29,7 +27,7 @@ from unsmooth.scanning.calling import (
 )
 from unsmooth.scanning.collect import Collector
 from unsmooth.scanning.data import RawBatch, Source, to_device
-from unsmooth.scanning.first_look import first_look, watch_others
+from unsmooth.scanning.first_look import altered_note, first_look
 from unsmooth.scanning.gathering import MapSums
 from unsmooth.scanning.manifest import hash_batch
 from unsmooth.scanning.plan import Plan
@@ -130,8 +128,9 @@ def _read_all(
             entry, inputs = entry_of(model, beside, as_inputs(batch, core), [one.anatomy for one in watched])
             on_device = to_device(inputs, device)
             if not looked:
-                watched[:] = _known_better(watched, entry, on_device)
-                hooks.enter_context(_watching(watched, beside))
+                asked = [one.anatomy for one in watched if one.plan is plan]
+                watched[:] = _known_better(watched, asked, entry, on_device)
+                hooks.enter_context(_watching(watched))
                 looked = True
             reads = [one.anatomy.reads for one in watched]
             for one in watched:
@@ -149,32 +148,33 @@ def _read_all(
             advance()
 
 
-def _known_better(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch) -> list[_Watched]:
-    """The stacks with what the first batch shows of them, each looked at once."""
-    stacks = {id(one.anatomy.blocks): one.anatomy for one in watched}
-    found = dict(zip(stacks, first_look(entry, list(stacks.values()), inputs), strict=True))
-    return [replace(one, anatomy=found[id(one.anatomy.blocks)]) for one in watched]
+def _known_better(
+    watched: Sequence[_Watched], stacks: Sequence[Anatomy], entry: nn.Module, inputs: RawBatch
+) -> list[_Watched]:
+    """The stacks with what the first batch shows of them: some may be none, and some two."""
+    found = first_look(entry, stacks, inputs)
+    if len(found) == len(stacks):
+        return [replace(one, anatomy=found[number % len(stacks)]) for number, one in enumerate(watched)]
+    plans = watched[:: len(stacks)]
+    return [
+        replace(one, anatomy=anatomy, collector=one.collector.for_another(alone=len(found) == 1))
+        for one in plans
+        for anatomy in found
+    ]
 
 
 @contextmanager
-def _watching(watched: Sequence[_Watched], stacks: Sequence[Anatomy]) -> Iterator[None]:
-    """Show each collector its stack, and tell it of blocks that run beside all stacks of the model."""
-    called: dict[str, None] = {}
+def _watching(watched: Sequence[_Watched]) -> Iterator[None]:
+    """Show each collector its stack."""
     with ExitStack() as hooks:
         for one in watched:
             sites = [site for site in one.plan.sites if site in one.anatomy.sites]
             one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
             hooks.enter_context(_watch_maps(one.anatomy, one.collector))
-        if watched[0].plan.blocks is None:
-            called = hooks.enter_context(watch_others(stacks[0].model, stacks))
-        try:
-            yield
-        finally:
-            for one in watched:
-                one.collector.notes |= {
-                    f"{count} blocks at {pattern!r} ran and were not measured: blocks={pattern!r} does that.": None
-                    for pattern, count in Counter(map(pattern_of, called)).items()
-                }
+        yield
+        for one in watched:
+            if one.collector.watch is not None and (altered := one.collector.watch.altered):
+                one.collector.notes[altered_note(altered, one.anatomy)] = None
 
 
 def _vocabulary(core: nn.Module | None) -> int:

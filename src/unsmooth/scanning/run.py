@@ -76,7 +76,8 @@ def scan(
         max_batches: Stop after so many batches.
         device: Move the model there for the scan, and back.
         progress: Show a progress bar on a terminal.
-        blocks: Pattern over module paths for a model that is not recognised, such as "encoder.layers.*".
+        blocks: Pattern over module paths, such as "encoder.layers.*", for some blocks alone; "auto:any" for the longest
+            list of a model, with attention or without.
         baseline: Also scan the same architecture with random weights.
         confounds: Look for massive tokens and outlier dimensions too; half of what a scan of one metric costs.
         fingerprint: Hash all weights, so that the manifest says of which they were; seconds on many gigabytes.

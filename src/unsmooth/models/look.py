@@ -1,0 +1,368 @@
+"""How tokens pass through the blocks of a stack, seen in one pass with hooks that keep nothing but the last output.
+
+A stack is verified by what its blocks do: they are called one after the other, and something that each hands on is what
+the next is given. From that come which argument and which part of an output the tokens are, which axis is which, where
+a stage ends, and whether there are two streams.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models.hooks import Hooks
+from unsmooth.models.stacks import Blocks, widths_of
+
+# The way to a tensor among the arguments of a call, or in what it returns: numbers and names, outermost first.
+Way = tuple[int | str, ...]
+_DEEPEST = 3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How the tokens of a stack pass through its blocks.
+
+    Args:
+        axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes;
+            "1ND" has the sequences of a batch in one row.
+        each: Tokens of a sequence in such a row.
+        enters: The way to the tokens among the arguments of a block; None for the first tensor.
+        leaves: The way to them in what a block returns; None for the first tensor.
+        stages: The stage of each block by its path; empty where the shape stays as it is.
+        depth: How many blocks a pass calls; 0 where that is not known.
+        altered: How often something was done to the tokens between one block and the next.
+        ends: Whether some blocks may have none of these tokens.
+        parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
+        summed: Whether such a last part is added to what it was given.
+    """
+
+    axes: str = "BND"
+    enters: Way | None = None
+    leaves: Way | None = None
+    stages: Mapping[str, int] = field(default_factory=dict)
+    depth: int = 0
+    altered: int = 0
+    ends: bool = False
+    each: int = 0
+    parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    summed: bool = False
+
+    def laid_out(self, tensor: Tensor) -> Tensor:
+        """The same as (batch, tokens, dim), where it has the axes of this stream.
+
+        >>> Stream("BDP").laid_out(torch.zeros(2, 8, 3, 4)).shape, Stream("NBD").laid_out(torch.zeros(5, 2, 8)).shape
+        (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
+        """
+        if self.axes == "NBD":
+            return tensor.transpose(0, 1)
+        if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
+            return tensor.view(-1, self.each, tensor.shape[-1])
+        if self.axes in ("BDN", "BDP"):
+            return tensor.flatten(2).transpose(1, 2)
+        return tensor.flatten(1, -2) if self.axes == "BPD" else tensor
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether a tensor has as many axes as these tokens."""
+        return not tensor.is_nested and (tensor.ndim > 3 if "P" in self.axes else tensor.ndim == 3)
+
+
+def tensors_in(value: Any, way: Way = ()) -> Iterator[tuple[Way, Tensor]]:
+    """Every tensor in what a module is called with or returns, with the way to it.
+
+    >>> [way for way, _ in tensors_in((torch.ones(1), {"mask": torch.ones(1), "cache": None}))]
+    [(0,), (1, 'mask')]
+    """
+    if isinstance(value, Tensor):
+        yield way, value
+    elif len(way) < _DEEPEST and isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from tensors_in(one, (*way, name))
+    elif len(way) < _DEEPEST and isinstance(value, tuple | list):
+        for number, one in enumerate(value):
+            yield from tensors_in(one, (*way, number))
+
+
+def at(value: Any, way: Way) -> Any:
+    """What is at the end of a way; None where there is nothing."""
+    for step in way:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], way: Way) -> Any:
+    """The same among arguments: those without a name have numbers."""
+    return at(kwargs if isinstance(way[0], str) else args, way)
+
+
+@dataclass
+class _Call:
+    """One call of a block: shapes of what it was given and of what it made, and how the last call's output came in."""
+
+    path: str
+    given: dict[Way, torch.Size]
+    links: dict[tuple[Way, Way], str]
+    made: dict[Way, torch.Size] = field(default_factory=dict)
+
+
+@dataclass
+class Trail:
+    """What the blocks of one list did in a pass."""
+
+    blocks: Blocks
+    calls: list[_Call] = field(default_factory=list)
+    _given: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
+    _made: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
+
+    def enter(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Before a block is called."""
+        given = dict((*tensors_in(args), *tensors_in(kwargs)))
+        streams = {way: one for way, one in given.items() if _is_stream(one)}
+        links = self._links(streams)
+        if "same" not in links.values() and any(call.path == path for call in self.calls):
+            links = {}  # the stack runs once more
+        self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
+        self._given = {way: (one, version(one)) for way, one in given.items()}
+        self._made = {}
+
+    def leave(self, output: Any) -> None:
+        """After it; what it was given and hands on as it is was not made by it."""
+        kept = [one for one, written in self._given.values() if written == version(one)]
+        made = {
+            way: one for way, one in tensors_in(output) if _is_stream(one) and not any(same(one, it) for it in kept)
+        }
+        self._made = {way: (one, version(one)) for way, one in made.items()}
+        if self.calls:
+            self.calls[-1].made = {way: one.shape for way, one in made.items()}
+
+    def close(self) -> None:
+        """Let go of all tensors."""
+        self._given, self._made = {}, {}
+
+    def _links(self, given: Mapping[Way, Tensor]) -> dict[tuple[Way, Way], str]:
+        """How what the last call made came into this one: as the same, as another of its shape, or of another shape."""
+        before = [one for one, written in self._given.values() if written == version(one)]
+        found = {}
+        for out, (made, written) in self._made.items():
+            for way, one in given.items():
+                if one.ndim != made.ndim or any(same(one, it) for it in before):
+                    continue
+                if one.shape != made.shape:
+                    found[out, way] = "reshaped"
+                else:
+                    kept = written == version(made) if same(one, made) else torch.equal(one, made)
+                    found[out, way] = "same" if kept else "other"
+        return found
+
+    def streams(self) -> list[Stream]:
+        """The streams that pass through the blocks, the plainest first; none where the calls are no chain."""
+        if len(self.calls) == 1:
+            self.calls[0].links.update(
+                ((out, way), "same")
+                for out, shape in self.calls[0].made.items()
+                for way, one in self.calls[0].given.items()
+                if shape == one
+            )
+        counts = {kind: Counter(pair for call in self.calls for pair, one in call.links.items() if one == kind)
+                  for kind in ("same", "other", "reshaped")}  # fmt: skip
+        pairs = counts["same"] or counts["other"]
+        ranked = sorted(pairs, key=lambda pair: (-pairs[pair], pair[0] != (0,), _named(pair[1]), str(pair)))
+        found: list[tuple[Way, Way]] = []
+        for out, way in ranked:
+            if all(out != one and way != other for one, other in found) and self._is_made(out):
+                found.append((out, way))
+        found = [pair for pair in found if 3 <= len(self._shape(pair[1])) <= 5]
+        if not counts["same"]:
+            found = found[:1]
+        first = found[:1]
+        for pair in found[1:]:
+            shape, own = self._shape(first[0][1]), self._shape(pair[1])
+            alike = len(own) == len(shape) and (own[0], own[-1]) == (shape[0], shape[-1])
+            if alike and 2 * pairs[pair] >= pairs[first[0]]:
+                first.append(pair)
+        return [self._stream(out, way, counts) for out, way in first]
+
+    @property
+    def called(self) -> set[str]:
+        """The blocks that were called."""
+        return {call.path for call in self.calls}
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no stream."""
+        if not self.calls:
+            return "none is called"
+        if not any(call.made for call in self.calls):
+            return f"{self.calls[0].path!r} returns no tensor of its own"
+        shapes = {tuple(shape) for call in self.calls for shape in call.made.values()}
+        if all(len(shape) < 3 for shape in shapes):
+            return f"tensors of shape {min(shapes)} have no axis for each of batch, tokens and dim"
+        return "none is given what another hands on"
+
+    def _is_made(self, out: Way) -> bool:
+        return 2 * sum(out in call.made for call in self.calls) >= len(self.calls)
+
+    def _shape(self, way: Way) -> torch.Size:
+        return next(call.given[way] for call in self.calls if way in call.given)
+
+    def _stream(self, out: Way, way: Way, counts: Mapping[str, Counter[tuple[Way, Way]]]) -> Stream:
+        calls = [call for call in self.calls if out in call.made]
+        shapes, stages, stage = [call.made[out] for call in calls], dict[str, int](), 0
+        last = calls[0].given.get(way, shapes[0])
+        for call, shape in zip(calls, shapes, strict=True):
+            stage, last = stage + (shape != last), shape
+            stages[call.path] = stage
+        block = self.blocks[calls[0].path]
+        return Stream(
+            axes=axes_of(calls[0].given.get(way, shapes[0]), block),
+            enters=way,
+            leaves=out,
+            stages=stages if stage else {},
+            depth=len(calls),
+            altered=counts["other"][out, way],
+            ends=len(calls) < len(self.calls),
+        )
+
+
+@dataclass
+class Parts:
+    """What the parts of blocks did that are mere lists: `x = attention(x) + x; x = mlp(x) + x` for each pair in a list.
+
+    The stream is then what enters the first part of each block. It leaves the last one as it is, or added to what that
+    was given; which of them, the block after it shows.
+    """
+
+    blocks: Blocks
+    ends: dict[str, tuple[str, str]] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
+    shapes: list[torch.Size] = field(default_factory=list)
+    _given: Tensor | None = None
+    _left: Tensor | None = None
+    _last: str | None = None
+
+    def enter(self, path: str, part: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Before a part is called."""
+        given = next((one for _, one in (*tensors_in(args), *tensors_in(kwargs)) if _is_stream(one)), None)
+        if path != self._last and given is not None:
+            self.shapes.append(given.shape)
+            self.kinds += [] if self._left is None or self._given is None else [_kind(given, self._given, self._left)]
+            self.ends[path], self._last = (part, part), path
+        self._given, self._left = given, None
+
+    def leave(self, path: str, part: str, output: Any) -> None:
+        """After it."""
+        self._left = next((one for _, one in tensors_in(output) if _is_stream(one)), None)
+        if path in self.ends:
+            self.ends[path] = self.ends[path][0], part
+
+    trouble = "the parts do not show what each block hands on"
+
+    @property
+    def called(self) -> set[str]:
+        """The blocks of which parts were called."""
+        return {*self.ends}
+
+    def close(self) -> None:
+        """Let go of all tensors."""
+        self._given = self._left = None
+
+    def streams(self) -> list[Stream]:
+        """The stream, where each block shows it in the same way."""
+        one_way = len(set(self.kinds)) == 1 and self.kinds[0] in ("same", "sum")
+        if not one_way or len(set(self.shapes)) > 1 or len(self.shapes[0]) != 3:
+            return []
+        return [Stream(depth=len(self.shapes), parts=self.ends, summed=self.kinds[0] == "sum")]
+
+
+def _kind(entering: Tensor, given: Tensor, left: Tensor) -> str:
+    if entering.shape != left.shape:
+        return "other"
+    if torch.equal(entering, left):
+        return "same"
+    added = given.shape == left.shape and torch.allclose(entering, given + left, 0, 1e-5 * float(left.abs().max()))
+    return "sum" if added else "other"
+
+
+def parts_of_list(block: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """What stands in a list, and in lists in it."""
+    for name, child in block.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from parts_of_list(child, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", child
+
+
+def axes_of(shape: torch.Size, block: nn.Module) -> str:
+    """Which axis has the features: the last, unless norms and biases of the block have the width of the second alone.
+
+    >>> axes_of(torch.Size([2, 8, 3, 4]), nn.GroupNorm(1, 8)), axes_of(torch.Size([2, 3, 4, 8]), nn.LayerNorm(8))
+    ('BDP', 'BPD')
+    """
+    widths = widths_of(block)
+    second = widths.get(shape[1], 0) > widths.get(shape[-1], 0)
+    if len(shape) > 3:
+        return "BDP" if second else "BPD"
+    return "BDN" if second and shape[-1] not in widths else "BND"
+
+
+@contextmanager
+def following(lists: Sequence[Blocks]) -> Iterator[list[Trail | Parts]]:
+    """Follow the calls of some lists of blocks while the context is open."""
+    trails: list[Trail | Parts] = [Parts(blocks) if _is_uncalled(blocks) else Trail(blocks) for blocks in lists]
+    with Hooks() as hook:
+        for trail in trails:
+            for path, block in trail.blocks.items():
+                if isinstance(trail, Trail):
+                    enter, leave = partial(_enter, trail.enter, path), partial(_leave, trail.leave)
+                    hook(block.register_forward_pre_hook, enter, with_kwargs=True)
+                    hook(block.register_forward_hook, leave)
+                    continue
+                for name, part in parts_of_list(block):
+                    enter, leave = partial(_enter, partial(trail.enter, path), name), partial(trail.leave, path, name)
+                    hook(part.register_forward_pre_hook, enter, with_kwargs=True)
+                    hook(part.register_forward_hook, partial(_leave, leave))
+        try:
+            yield trails
+        finally:
+            for trail in trails:
+                trail.close()
+
+
+def _is_uncalled(blocks: Blocks) -> bool:
+    return all(isinstance(block, nn.ModuleList | nn.ModuleDict) for block in blocks.values())
+
+
+def _enter(see: Callable[..., None], name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    see(name, args, kwargs)
+
+
+def _leave(see: Callable[[Any], None], module: nn.Module, args: Any, output: Any) -> None:
+    see(output)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one in memory, or one object."""
+    return one is other or (one.shape == other.shape and one.data_ptr() == other.data_ptr() != 0)
+
+
+def _is_stream(one: Tensor) -> bool:
+    return one.is_floating_point() and one.ndim > 1 and not one.is_nested
+
+
+def version(one: Tensor) -> int:
+    """How often a tensor was written into."""
+    return 0 if one.is_inference() else one._version
+
+
+def _named(way: Way) -> int:
+    """What is called hidden states comes before what is not."""
+    return 0 if way in ((0,), ("hidden_states",)) else 1
