@@ -14,8 +14,8 @@ from torch import nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
 from unsmooth.evidence.keeping import differing_settings
-from unsmooth.evidence.together import train_together
-from unsmooth.training import Config, LossNotFiniteError, RunFolder, override, recipe
+from unsmooth.stopping import Deadline
+from unsmooth.training import Config, override, recipe
 from unsmooth.training.plain import to_plain
 
 SMALLEST = {
@@ -101,7 +101,7 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
     done = []
     for _ in range(2):
         with pytest.raises(NotFinishedError, match="Try the same command again"):
-            carry_out_study(Smallest(), bench(tmp_path, minutes=1e-9), seeds=(0,))
+            carry_out_study(Smallest(), bench(tmp_path, deadline=Deadline(1e-9)), seeds=(0,))
         done.append(json.loads((tmp_path / "runs/tiny/smallest/plain/seed-0/manifest.json").read_text())["done"])
     assert 0 < done[0] < done[1] < 8
     found = carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
@@ -110,14 +110,14 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     with pytest.raises(NotFinishedError, match="plain, sharpen of seed 0 is not done"):
-        carry_out_study(Smallest(), bench(tmp_path, minutes=0.0), seeds=(0,))
+        carry_out_study(Smallest(), bench(tmp_path, deadline=Deadline(0.0)), seeds=(0,))
     assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_there_is_not_trained_again(whole: tuple[Bench, list[Trained]]) -> None:
     place, runs = whole
     told: list[Any] = []
-    again = replace(place, runs=Path("nowhere"), tell=told.append, minutes=0.0)
+    again = replace(place, runs=Path("nowhere"), tell=told.append, deadline=Deadline(0.0))
     assert carry_out_study(Smallest(), again, seeds=(0,)) == runs
     assert carry_out_study(Smallest(), again, seeds=(0,), variants=["sharpen"]) == runs[1:]
     assert told == []
@@ -165,25 +165,6 @@ def test_what_is_there_at_all_is_a_setting_and_where_it_is_trained_is_none() -> 
     assert differing_settings(plain, elsewhere) == []
 
 
-def test_a_run_that_loses_its_numbers_gives_its_sibling_no_more_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, given = [0.0], list[float | None]()
-
-    def carry_on(configs: Any, out: Path, *, minutes: float | None, tell: Any) -> None:
-        given.append(minutes)
-        now[0] += 60.0
-        if len(given) == 1:
-            RunFolder(out / "lost").write_manifest({"state": "stopped"})
-            raise LossNotFiniteError("no number")
-
-    monkeypatch.setattr("unsmooth.evidence.together.carry_on", carry_on)
-    monkeypatch.setattr("unsmooth.evidence.together.time.monotonic", lambda: now[0])
-    config = override(recipe("vit_cifar100"), SMALLEST)
-    train_together({"lost": config, "kept": config}, tmp_path, minutes=3.0)
-    assert given == [3.0, 2.0]
-
-
 def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(
     whole: tuple[Bench, list[Trained]], tmp_path: Path
 ) -> None:
@@ -193,4 +174,4 @@ def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(
     assert lost.looked == {}
     assert outcome(kept) == outcome(whole[1][0])
     assert [run.made["state"] for run in bench(tmp_path).store.study("smallest", "tiny")] == ["stopped", "finished"]
-    assert carry_out_study(Exploding(), bench(tmp_path, minutes=0.0), seeds=(0,)) == [lost, kept]
+    assert carry_out_study(Exploding(), bench(tmp_path, deadline=Deadline(0.0)), seeds=(0,)) == [lost, kept]

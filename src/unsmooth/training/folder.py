@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.executing.holding import NOTE, held
 from unsmooth.files import DRAFT, check_writable, finite, read_json, write_whole
 from unsmooth.training.config import Config
 from unsmooth.training.durable import sync_file
-from unsmooth.training.holding import held
 from unsmooth.training.lines import read_lines
 from unsmooth.training.plain import from_plain, to_plain
 
@@ -66,7 +66,7 @@ class RunFolder:
         """Take the settings away again where the run could not even be built, so that it may be started anew."""
         if self.manifest():
             return
-        for name in ("config.json", ".lock"):
+        for name in ("config.json", ".lock", NOTE):
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()

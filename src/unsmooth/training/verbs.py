@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.stopping import Deadline
 from unsmooth.training.config import Config
 from unsmooth.training.driving import Tell, carry_out
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
 from unsmooth.training.place import take_place
 from unsmooth.training.plain import paths
+from unsmooth.training.run import LossNotFiniteError
 
 
 def train(
@@ -67,7 +69,7 @@ def train_all(
                 folder.create(config)
         place.wait()
         try:
-            carry_out(runs, place, tell, minutes)
+            carry_out(runs, place, tell, Deadline.in_minutes(minutes))
         except UnsmoothError:
             for _, folder in runs if place.first else ():
                 folder.forget_unbegun()
@@ -76,15 +78,20 @@ def train_all(
 
 
 def carry_on(
-    configs: Mapping[str, Config], out: str | Path, *, minutes: float | None = None, tell: Tell = lambda _: None
+    configs: Mapping[str, Config], out: str | Path, *, deadline: Deadline | None = None, tell: Tell = lambda _: None
 ) -> list[RunFolder]:
     """Start those runs that are not in `out` yet, and take up those that are, from their newest checkpoints.
+
+    One may lose its numbers: that is an outcome, and the others go on without it.
 
     Args:
         configs: Name of a folder below `out` to what is trained in it; what is there with other settings is refused.
         out: Folder of the runs.
-        minutes: Save and stop after so many; call it again to go on.
+        deadline: Save and stop then; call it again to go on.
         tell: Called with every `Progress`.
+
+    Returns:
+        The folders of the runs: finished, stopped where the loss is no number any more, or paused.
     """
     runs = [(config, RunFolder(Path(out) / name, name)) for name, config in configs.items()]
     begun = [folder.path for _, folder in runs if (folder.path / "config.json").exists()]
@@ -92,14 +99,22 @@ def carry_on(
         if folder.path in begun:
             _check_same(folder.config(), config, folder)
     left = [(config, folder) for config, folder in runs if not folder.finished]
-    if left:
-        with take_place(left[0][0].engine.device) as place:
-            for config, folder in left if place.first else ():
-                if folder.path not in begun:
-                    folder.create(config)
-            place.wait()
+    if not left:
+        return [folder for _, folder in runs]
+    with take_place(left[0][0].engine.device) as place:
+        for config, folder in left if place.first else ():
+            if folder.path not in begun:
+                folder.create(config)
+        place.wait()
+        while left:
             try:
-                carry_out(left, place, tell, minutes)
+                carry_out(left, place, tell, deadline or Deadline())
+                break
+            except LossNotFiniteError:
+                stopped = [folder for _, folder in left if folder.manifest().get("state") == "stopped"]
+                if not stopped:
+                    raise
+                left = [one for one in left if one[1] not in stopped and not one[1].finished]
             except UnsmoothError:
                 for _, folder in left if place.first else ():
                     folder.forget_unbegun()
@@ -138,7 +153,7 @@ def resume(
     left = [(one, folder) for one, folder in zip(configs, folders, strict=True) if not folder.finished]
     if left:
         with take_place(configs[0].engine.device) as place:
-            carry_out(left, place, tell, minutes)
+            carry_out(left, place, tell, Deadline.in_minutes(minutes))
     return folders
 
 
