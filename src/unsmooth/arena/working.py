@@ -133,11 +133,11 @@ class _Arena:
             known = self.folder.trouble(entrant) or {}
             if known.get("state") == "refused":
                 reason = refusal(entrant, self.plan.models[entrant.model])
-                if reason is None:
-                    self.folder.forget_trouble(entrant)
-                else:
-                    self._write_trouble(entrant, Trouble("refused", reason))
+                if reason is not None:
+                    if reason != known.get("reason"):
+                        self._write_trouble(entrant, Trouble("refused", reason))
                     continue
+                self.folder.forget_trouble(entrant)
             self._left.append(entrant)
 
     def settling(self) -> Iterator[Job]:
