@@ -3,11 +3,11 @@
     python -m benchmarks.engines                 # all engines -> benchmarks/results/engines.json
     python -m benchmarks.engines local ray       # these, beside what is there
 
-A crew of so many processes could do jobs for wall x processes seconds; jobs took `job_seconds` of these. What is left is
-the engine's: starting workers, which is measured apart by as many empty jobs as there are processes (`start_seconds`;
-submitit pays it for every job, the others once), sending jobs there and results back, what the driver does between jobs,
-and waiting at the end. `overhead` is that without the starts, as a share of the jobs' time, over the same of the arena in
-place.
+A crew of so many processes could do jobs for wall x processes seconds; jobs took `job_seconds` of these. What is left
+is the engine's: starting workers, which is measured apart by as many empty jobs as there are processes
+(`start_seconds`; submitit pays it for every job, the others once), sending jobs there and results back, what the driver
+does between jobs, and waiting at the end. `overhead` is that without the starts, as a share of the jobs' time, over the
+same of the arena in place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from unsmooth.training import override, recipe
 
 RESULTS = Path(__file__).parent / "results" / "engines.json"
 ENGINES = ("here", "local", "ray", "submitit")
-PROCESSES, STEPS, RUNS = 2, 150, 40
+PROCESSES, STEPS, RUNS = 2, 10, 40
 REMEDIES = ("deescalate", "rezero", "layerscale", "contranorm")
 # Columns that depend on the clock.
 TIMED = ("step time", "memory")

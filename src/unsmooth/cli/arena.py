@@ -83,28 +83,31 @@ def arena(
 
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
-    from unsmooth.arena import ArenaFolder, carry_out_arena, standings
+    from unsmooth.arena import ArenaFolder, Budget, carry_out_arena, plan_arena, standings
     from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
     from unsmooth.arena.refusing import OtherResultsError
+    from unsmooth.cli.train import changes_of, config_of
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.executing import HeldError
+    from unsmooth.spec import read_settings, split_at_commas
     from unsmooth.stopping import ended_as_interrupted
 
-    plan = _plan(
-        recipe,
-        remedies,
-        seeds,
-        budget,
-        rates,
-        widen,
-        grid or [],
-        settings or [],
-        size,
-        data,
-        score,
-        probe,
-        hold_out,
+    changes = changes_of(settings or [], data=data)
+    for name in read_settings(grid or [], "--grid KEY=VALUE,VALUE", "--grid depth=12,24"):
+        if name in changes:
+            raise expected(f"{name} by --set or by --grid, one of the two", "both", f"--grid {name}=… for all of them")
+    plan = plan_arena(
+        config_of(recipe, size, changes),
+        [one for text in remedies for one in split_at_commas(text)],
+        grid=grid or [],
+        rates=_rates(rates),
+        seeds=seeds,
+        budget=None if budget is None else Budget.read(budget),
+        score=score,
+        probe=probe,
+        hold_out=hold_out,
+        widen=widen,
     )
     crew, deadline = working.crew(quiet or as_json), working.deadline
     check_options(plan)
@@ -128,43 +131,6 @@ def arena(
     found.write(folder)
     _tell(found, folder, as_json, quiet)
     return _code(plan, folder, call)
-
-
-def _plan(
-    recipe: str,
-    remedies: list[str],
-    seeds: int,
-    budget: str | None,
-    rates: str | None,
-    widen: int,
-    grid: list[str],
-    settings: list[str],
-    size: str,
-    data: str | None,
-    score: str | None,
-    probe: float,
-    hold_out: float,
-) -> Plan:
-    from unsmooth.arena import Budget, plan_arena
-    from unsmooth.cli.train import changes_of, config_of
-    from unsmooth.spec import read_settings, split_at_commas
-
-    changes = changes_of(settings, data=data)
-    for name in read_settings(grid, "--grid KEY=VALUE,VALUE", "--grid depth=12,24"):
-        if name in changes:
-            raise expected(f"{name} by --set or by --grid, one of the two", "both", f"--grid {name}=… for all of them")
-    return plan_arena(
-        config_of(recipe, size, changes),
-        [one for text in remedies for one in split_at_commas(text)],
-        grid=grid,
-        rates=_rates(rates),
-        seeds=seeds,
-        budget=None if budget is None else Budget.read(budget),
-        score=score,
-        probe=probe,
-        hold_out=hold_out,
-        widen=widen,
-    )
 
 
 def _rates(text: str | None) -> tuple[float, ...]:

@@ -17,8 +17,8 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.executing.engines import Crew
-from unsmooth.executing.holding import NOTE, HeldError, held, write_note
-from unsmooth.executing.worker import GO_ON, SAVE, STOP, Call, Said, Tell
+from unsmooth.executing.holding import HeldError, held, write_note
+from unsmooth.executing.worker import GO_ON, SAVE, STOP, Call, Tell
 from unsmooth.stopping import Deadline
 
 logger = logging.getLogger("unsmooth.executing")
@@ -98,7 +98,7 @@ class Driver:
                 beating.start()
                 stack.callback(beating.join)
                 stack.callback(over.set)
-            self._engine = self.crew.begin(self.home, self.deadline.left / 60)
+            self._engine = self.crew.begin(self.home, self.deadline.left / 60, self._tell)
             stack.callback(lambda: self._engine.close(at_once=bool(self._going)))
             stack.callback(self._save)
             self._open = stack.pop_all()
@@ -148,25 +148,8 @@ class Driver:
     def _begin(self, job: Job) -> None:
         self._calls += 1
         word = self.home / f".stalled-{self._token}-{self._calls}"
-        call: Callable[[], Said] = Call(
-            work=job.work,
-            deadline=self.deadline,
-            patience=self.crew.patience,
-            telling=self.crew.telling,
-            cores=max(1, int(self.crew.cores_of_each)),
-            note=self.home / NOTE,
-            token=self._token,
-            word=word,
-            cwd=Path.cwd(),
-        )
-        self._going[self._engine.submit((lambda: self._done_here(job)) if self.crew.here else call)] = job, word
-
-    def _done_here(self, job: Job) -> Said:
-        start = time.monotonic()
-        try:
-            return Said(job.work(self.deadline, self._tell), seconds=time.monotonic() - start)
-        except Exception as error:
-            return Said(error=error)
+        call = Call(job.work, self.deadline, self.crew, self.home, self._token, word, Path.cwd())
+        self._going[self._engine.submit(call)] = job, word
 
     def _took(self, job: Job, over: Any, word: Path) -> bool:
         """Whether a job came to its end; otherwise it is to be handed out again."""

@@ -11,20 +11,25 @@ import shutil
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unsmooth.errors import expected, unknown_name
-from unsmooth.executing.worker import Said, Telling, end_with_parent, silent
+from unsmooth.executing.worker import Call, Said, Tell
 from unsmooth.extras import import_extra
 
 ENGINES = ("here", "local", "ray", "slurm", "submitit")
 """`submitit` is what `slurm` is, on this machine without SLURM: to try it out."""
 _DAY = 24 * 60
+
+
+def silent() -> AbstractContextManager[Tell]:
+    """Tells nobody."""
+    return nullcontext(lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Crew:
     cores: float | None = None
     gpus: float | None = None
     patience: float = 600.0
-    telling: Telling = silent
+    telling: Callable[[], AbstractContextManager[Tell]] = silent
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -76,9 +81,9 @@ class Crew:
         return self.engine == "here"
 
     @property
-    def cores_of_each(self) -> float:
-        """At least one."""
-        return self.cores or max(1, (os.cpu_count() or 1) // self.processes)
+    def threads(self) -> int:
+        """Of each job: its cores."""
+        return max(1, math.ceil(self.cores or (os.cpu_count() or 1) // self.processes))
 
     @property
     def gpus_of_each(self) -> float:
@@ -87,62 +92,51 @@ class Crew:
 
         return torch.cuda.device_count() / self.processes if self.gpus is None else self.gpus
 
-    def begin(self, folder: Path, minutes: float) -> Engine:
-        """Start the engine.
+    def begin(self, folder: Path, minutes: float, tell: Tell) -> Engine:
+        """Start the engine: `submit` begins a call, `wait` returns those that are over, `result` what came of one.
+
+        Of a call whose worker is gone `result` raises an `Exception`; what goes wrong with the call is part of it.
 
         Args:
             folder: Which all machines see, for what the engine itself keeps.
             minutes: How long a worker may be needed.
+            tell: What a call tells that is done in this process.
         """
         if self.engine in ("here", "local"):
-            return _Here() if self.here else _Local()
+            return _Here(tell) if self.here else _Local()
         return _Ray(self) if self.engine == "ray" else _Slurm(self, folder, minutes)
 
 
-class Engine(ABC):
-    """Has calls done elsewhere; whatever goes wrong with a call itself is part of what it returns."""
-
-    @abstractmethod
-    def submit(self, call: Callable[[], Said]) -> Any:
-        """Begin; returns what `wait` and `result` take."""
-
-    @abstractmethod
-    def wait(self, begun: Sequence[Any], seconds: float | None) -> Sequence[Any]:
-        """Those that are over, at least one of them unless the time is up before."""
-
-    @abstractmethod
-    def result(self, one: Any) -> Said:
-        """Of one that is over; an `Exception` where whoever was at it is gone."""
-
-    def close(self, at_once: bool) -> None:
-        """Let all workers go, or end them."""
-        return
-
-
-class _Here(Engine):
+class _Here:
     """This process: a call is over when it was submitted."""
 
-    def submit(self, call: Callable[[], Said]) -> Future[Said]:
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def submit(self, call: Call) -> Future[Said]:
         future = Future[Said]()
-        future.set_result(call())
+        future.set_result(call.done(self._tell))
         return future
 
-    def wait(self, begun: Sequence[Future[Said]], seconds: float | None) -> Sequence[Future[Said]]:
+    def wait(self, begun: Sequence[Any], seconds: float | None) -> Sequence[Any]:
         return begun
 
     def result(self, one: Future[Said]) -> Said:
         return one.result()
 
+    def close(self, at_once: bool) -> None:
+        return
 
-class _Local(Engine):
+
+class _Local:
     """Processes of this machine, each a pool of its own: one that dies takes no other with it."""
 
     def __init__(self) -> None:
         self._idle, self._busy = list[ProcessPoolExecutor](), dict[Future[Said], ProcessPoolExecutor]()
 
-    def submit(self, call: Callable[[], Said]) -> Future[Said]:
+    def submit(self, call: Call) -> Future[Said]:
         spawn = multiprocessing.get_context("spawn")
-        pool = self._idle.pop() if self._idle else ProcessPoolExecutor(1, spawn, initializer=end_with_parent)
+        pool = self._idle.pop() if self._idle else ProcessPoolExecutor(1, spawn)
         future = pool.submit(call)
         self._busy[future] = pool
         return future
@@ -152,13 +146,9 @@ class _Local(Engine):
 
     def result(self, one: Future[Said]) -> Said:
         pool = self._busy.pop(one)
-        try:
-            value = one.result()
-        except Exception:
-            pool.shutdown(wait=False)
-            raise
-        self._idle.append(pool)
-        return value
+        if one.exception() is None:
+            self._idle.append(pool)
+        return one.result()
 
     def close(self, at_once: bool) -> None:
         for pool in (*self._idle, *self._busy.values()):
@@ -167,7 +157,7 @@ class _Local(Engine):
             pool.shutdown(cancel_futures=True)
 
 
-class _Ray(Engine):
+class _Ray:
     """A Ray cluster: the one that RAY_ADDRESS names, else this machine."""
 
     def __init__(self, crew: Crew) -> None:
@@ -176,35 +166,33 @@ class _Ray(Engine):
         self._ray, self._own = ray, not ray.is_initialized()
         if self._own:
             handled = signal.getsignal(signal.SIGTERM)
-            room: dict[str, Any] = {"num_cpus": math.ceil(crew.processes * crew.cores_of_each)}
+            room: dict[str, Any] = {"num_cpus": math.ceil(crew.processes * (crew.cores or crew.threads))}
             options = {"address": "auto"} if os.environ.get("RAY_ADDRESS") else {**room, "include_dashboard": False}
             ray.init(**options, logging_level=logging.ERROR)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handled)  # Ray's own would leave without saving
-        task = ray.remote(max_retries=0, num_cpus=crew.cores_of_each, num_gpus=crew.gpus_of_each)
+        task = ray.remote(max_retries=0, num_cpus=crew.cores or crew.threads, num_gpus=crew.gpus_of_each)
         self._task = task(_done_by_ray)
 
-    def submit(self, call: Callable[[], Said]) -> Any:
+    def submit(self, call: Call) -> Any:
         return self._task.remote(call)
 
     def wait(self, begun: Sequence[Any], seconds: float | None) -> Sequence[Any]:
-        found: Sequence[Any] = self._ray.wait(list(begun), timeout=seconds)[0]
-        return found
+        return list(self._ray.wait(list(begun), timeout=seconds)[0])
 
     def result(self, one: Any) -> Said:
-        said: Said = self._ray.get(one)
-        return said
+        return cast(Said, self._ray.get(one))
 
     def close(self, at_once: bool) -> None:
         if self._own:
             self._ray.shutdown()
 
 
-def _done_by_ray(call: Callable[[], Said]) -> Said:
+def _done_by_ray(call: Call) -> Said:
     return call()
 
 
-class _Slurm(Engine):
+class _Slurm:
     """SLURM through submitit, one allocation for each job; partition and account are SBATCH_PARTITION, SBATCH_ACCOUNT.
 
     Args:
@@ -223,11 +211,11 @@ class _Slurm(Engine):
         self._executor.update_parameters(
             name="unsmooth",
             timeout_min=math.ceil(min(minutes, _DAY)),
-            cpus_per_task=math.ceil(crew.cores_of_each),
+            cpus_per_task=crew.threads,
             gpus_per_node=math.ceil(crew.gpus_of_each),
         )
 
-    def submit(self, call: Callable[[], Said]) -> Any:
+    def submit(self, call: Call) -> Any:
         return self._executor.submit(call)
 
     def wait(self, begun: Sequence[Any], seconds: float | None) -> Sequence[Any]:
@@ -237,5 +225,10 @@ class _Slurm(Engine):
         return over
 
     def result(self, one: Any) -> Said:
-        said: Said = one.result()
-        return said
+        return cast(Said, one.result())
+
+    def close(self, at_once: bool) -> None:
+        return
+
+
+Engine = _Here | _Local | _Ray | _Slurm

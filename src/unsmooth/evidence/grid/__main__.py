@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -104,9 +104,17 @@ def _run(registration: Registration, folder: Path, pieces: list[Piece], given: a
 
     def jobs(longer: bool) -> Iterator[Job]:
         for piece in pieces:
-            twins = twins_of(registration, folder, piece.width) if longer else None
-            work = partial(_run_piece, folder, piece, registration, given, twins)
-            yield Job(piece.name, work, partial(whole.__setitem__, piece))
+            work = partial(
+                run_piece,
+                folder,
+                piece,
+                registration,
+                given.data,
+                device=given.device,
+                at_a_time=given.members_at_a_time,
+                twins=twins_of(registration, folder, piece.width) if longer else None,
+            )
+            yield Job(piece.name, partial(_run_piece, given.attention, work), partial(whole.__setitem__, piece))
 
     # Whoever is trained longer is so by what shallow twins reached: all of them come first.
     with Driver(folder, crew, Deadline.read(given.total_budget), _print) as driver:
@@ -116,27 +124,9 @@ def _run(registration: Registration, folder: Path, pieces: list[Piece], given: a
     return 0 if all(whole.values()) else 3
 
 
-def _run_piece(
-    folder: Path,
-    piece: Piece,
-    registration: Registration,
-    given: argparse.Namespace,
-    twins: Mapping[float | str, float] | None,
-    deadline: Deadline,
-    tell: Tell,
-) -> bool:
-    with sdpa_kernel([SDPBackend.MATH]) if given.attention == "math" else nullcontext():
-        return run_piece(
-            folder,
-            piece,
-            registration,
-            given.data,
-            device=given.device,
-            at_a_time=given.members_at_a_time,
-            deadline=deadline,
-            twins=twins,
-            tell=tell,
-        )
+def _run_piece(attention: str, work: Callable[..., bool], deadline: Deadline, tell: Tell) -> bool:
+    with sdpa_kernel([SDPBackend.MATH]) if attention == "math" else nullcontext():
+        return work(deadline=deadline, tell=tell)
 
 
 def _print(line: str) -> None:
