@@ -11,11 +11,18 @@ from typing import Any, TypeVar
 import torch
 
 from unsmooth.arena.budget import Budget, Settled, cut, length
-from unsmooth.arena.checking import check_begun, check_data, check_one_data, check_settings, on_all_samples
+from unsmooth.arena.checking import (
+    OtherResultsError,
+    check_begun,
+    check_data,
+    check_one_data,
+    check_settings,
+    on_all_samples,
+    other_results,
+)
 from unsmooth.arena.choosing import chosen, complete, is_unable, outcomes, wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
-from unsmooth.arena.refusing import OtherResultsError, other_results
 from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
 from unsmooth.evidence.study import Trained
@@ -135,7 +142,7 @@ class _Arena:
                 reason = refusal(entrant, self.plan.models[entrant.model])
                 if reason is not None:
                     if reason != known.get("reason"):
-                        self._write_trouble(entrant, Trouble("refused", reason))
+                        self._write(entrant, Trouble("refused", reason))
                     continue
                 self.folder.forget_trouble(entrant)
             self._left.append(entrant)
@@ -157,8 +164,9 @@ class _Arena:
             if (base := settled(plan, folder, entrant.model)) is None:
                 continue
             if folder.timing(entrant) is None:
-                work = partial(_time, entrant, plan.models[entrant.model], self._first(entrant, base))
-                yield Job(f"time {entrant.place}", work, partial(self._write_timing, entrant))
+                first = plan.settings(entrant, base, plan.rates[0], plan.seeds[0])
+                work = partial(_time, entrant, plan.models[entrant.model], first)
+                yield Job(f"time {entrant.place}", work, partial(self._write, entrant))
                 continue
             check_settings(plan, folder, entrant, base)  # also of what nobody knew to be wanted when this began
             wanted = wanted_runs(plan, folder, entrant)
@@ -171,7 +179,7 @@ class _Arena:
                 some = {run: missing[run] for run in runs[start : start + at_once] if run in missing}
                 if some:
                     train = partial(_train, entrant, some, folder, self.crew.processes)
-                    yield Job(f"{entrant.place}: {', '.join(some)}", train, partial(self._write_runs, entrant))
+                    yield Job(f"{entrant.place}: {', '.join(some)}", train, partial(self._write, entrant))
 
     def forecast(self) -> str:
         """How much is left; empty where nothing is."""
@@ -189,9 +197,6 @@ class _Arena:
         more = any(chosen(plan, folder, entrant) is None for entrant in self._left)
         return forecast(runs, seconds, self.crew, at_least=more and plan.widen > 0) if seconds else ""
 
-    def _first(self, entrant: Entrant, base: Settled) -> Config:
-        return self.plan.settings(entrant, base, self.plan.rates[0], self.plan.seeds[0])
-
     def _write_settled(self, name: str, timing: Timing | None) -> None:
         """How many steps every run of a model makes."""
         if timing is None:
@@ -208,23 +213,16 @@ class _Arena:
         self.folder.write_model(name, about)
         self.folder.write_timing(Entrant(name, PLAIN), timing)
 
-    def _write_timing(self, entrant: Entrant, found: Timing | Trouble) -> None:
+    def _write(self, entrant: Entrant, found: Timing | Mapping[str, Trained] | Trouble) -> None:
         if isinstance(found, Trouble):
-            self._write_trouble(entrant, found)
-        else:
+            self.folder.write_trouble(entrant, found.state, found.reason, self.call)
+        elif isinstance(found, Timing):
             self.folder.write_timing(entrant, found)
-
-    def _write_runs(self, entrant: Entrant, found: Mapping[str, Trained] | Trouble) -> None:
-        if isinstance(found, Trouble):
-            self._write_trouble(entrant, found)
-            return
-        for run, trained in found.items():
-            self.folder.write_outcome(entrant, run, trained)
-        if not is_unable(self.folder.trouble(entrant), self.call):
-            self.folder.forget_trouble(entrant)
-
-    def _write_trouble(self, entrant: Entrant, trouble: Trouble) -> None:
-        self.folder.write_trouble(entrant, trouble.state, trouble.reason, self.call)
+        else:
+            for run, trained in found.items():
+                self.folder.write_outcome(entrant, run, trained)
+            if not is_unable(self.folder.trouble(entrant), self.call):
+                self.folder.forget_trouble(entrant)
 
 
 def _settle(plan: Plan, folder: ArenaFolder, name: str, deadline: Deadline, tell: Tell) -> Timing | None:

@@ -84,9 +84,9 @@ def arena(
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
     from unsmooth.arena import ArenaFolder, Budget, carry_out_arena, plan_arena, standings
+    from unsmooth.arena.checking import OtherResultsError
     from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
-    from unsmooth.arena.refusing import OtherResultsError
     from unsmooth.cli.train import changes_of, config_of
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.executing import HeldError

@@ -134,7 +134,7 @@ def train(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Train the runs of a study, in pieces where --minutes are few; at scale tiny unless told otherwise."""
+    """Train the runs of a study, in pieces where --total-budget is short; at scale tiny unless told otherwise."""
     from unsmooth.cli.app import EXIT_NOT_FINISHED
     from unsmooth.cli.evidence_tables import print_runs
     from unsmooth.cli.train_progress import shown_progress

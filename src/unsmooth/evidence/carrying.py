@@ -75,7 +75,8 @@ def look_again(study: Study, bench: Bench) -> list[Trained]:
     for run in bench.store.study(study.name, bench.scale):
         config = from_plain(Config, run.config)
         folder = RunFolder(_home(study, bench) / _place(run.variant, config))
-        runs.append(replace(run, looked=_looked(study, config, folder)) if folder.finished else run)
+        here = _set(config, run.seed, bench)
+        runs.append(replace(run, looked=_looked(study, here, folder)) if folder.finished else run)
     bench.store.write_study(study.name, bench.scale, runs)
     return runs
 

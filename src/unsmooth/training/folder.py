@@ -49,13 +49,18 @@ class RunFolder:
         return self.path / "final-average"
 
     @property
+    def begun(self) -> bool:
+        """Whether its settings are there."""
+        return (self.path / "config.json").exists()
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, and the trained model is there."""
         return self.manifest().get("state") == "finished" and self.final.is_dir()
 
     def create(self, config: Config) -> None:
         """Write the settings, before anything else is done: from here on the run can be resumed."""
-        if (self.path / "config.json").exists():
+        if self.begun:
             raise expected(
                 "a new folder for the run", f"one that holds a run ({self.path})", "--resume, or another --out"
             )

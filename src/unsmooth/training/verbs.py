@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.executing.holding import HeldError
 from unsmooth.stopping import Deadline
 from unsmooth.training.config import Config
 from unsmooth.training.driving import Tell, carry_out
@@ -15,6 +16,8 @@ from unsmooth.training.journal import Progress
 from unsmooth.training.place import take_place
 from unsmooth.training.plain import paths
 from unsmooth.training.run import LossNotFiniteError
+
+Run = tuple[Config, RunFolder]
 
 
 def train(
@@ -63,18 +66,23 @@ def train_all(
         for one in range(seeds)
     }
     runs = [(config, RunFolder(path, _called(path, Path(out)))) for path, config in wanted.items()]
+    _carry(runs, tell, Deadline.in_minutes(minutes))
+    return [folder for _, folder in runs]
+
+
+def _carry(runs: Sequence[Run], tell: Tell, deadline: Deadline, again: bool = False) -> None:
+    """Begin those that are not, and take all of them to their end; what could not even be built is taken away again."""
     with take_place(runs[0][0].engine.device) as place:
-        if place.first:
-            for config, folder in runs:
+        for config, folder in runs if place.first else ():
+            if not (again and folder.begun):
                 folder.create(config)
         place.wait()
         try:
-            carry_out(runs, place, tell, Deadline.in_minutes(minutes))
-        except UnsmoothError:
-            for _, folder in runs if place.first else ():
+            carry_out(runs, place, tell, deadline)
+        except UnsmoothError as error:
+            for _, folder in runs if place.first and not isinstance(error, HeldError) else ():
                 folder.forget_unbegun()
             raise
-    return [folder for _, folder in runs]
 
 
 def carry_on(
@@ -94,31 +102,19 @@ def carry_on(
         The folders of the runs: finished, stopped where the loss is no number any more, or paused.
     """
     runs = [(config, RunFolder(Path(out) / name, name)) for name, config in configs.items()]
-    begun = [folder.path for _, folder in runs if (folder.path / "config.json").exists()]
+    lost = list[RunFolder]()
     for config, folder in runs:
-        if folder.path in begun:
+        if folder.begun:
             _check_same(folder.config(), config, folder)
-    left = [(config, folder) for config, folder in runs if not folder.finished]
-    if not left:
-        return [folder for _, folder in runs]
-    with take_place(left[0][0].engine.device) as place:
-        for config, folder in left if place.first else ():
-            if folder.path not in begun:
-                folder.create(config)
-        place.wait()
-        while left:
-            try:
-                carry_out(left, place, tell, deadline or Deadline())
-                break
-            except LossNotFiniteError:
-                stopped = [folder for _, folder in left if folder.manifest().get("state") == "stopped"]
-                if not stopped:
-                    raise
-                left = [one for one in left if one[1] not in stopped and not one[1].finished]
-            except UnsmoothError:
-                for _, folder in left if place.first else ():
-                    folder.forget_unbegun()
+    while left := [(config, folder) for config, folder in runs if not folder.finished and folder not in lost]:
+        try:
+            _carry(left, tell, deadline or Deadline(), again=True)
+            break
+        except LossNotFiniteError:
+            stopped = [folder for _, folder in left if folder.manifest().get("state") == "stopped"]
+            if not stopped:
                 raise
+            lost += stopped
     return [folder for _, folder in runs]
 
 
