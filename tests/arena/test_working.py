@@ -20,6 +20,7 @@ from tests.training.killing import KilledError, killed_at
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
 from unsmooth.arena.choosing import Choice, chosen, left_over, rate_run, seed_run, wanted_runs
 from unsmooth.errors import UnsmoothError
+from unsmooth.executing import HeldError, held
 from unsmooth.stopping import Deadline
 from unsmooth.training.place import take_place
 from unsmooth.training.run import Run
@@ -218,6 +219,24 @@ def test_killed_anywhere_nothing_is_lost(tmp_path: Path) -> None:
         _, moved = carried_out(small, folder.path)
         assert results(folder.path) == results(tmp_path / "whole")
         assert not [name for name in moved if f"results/{name}.json" in done]
+
+
+def test_two_commands_on_one_arena_are_refused_and_the_second_leaves_nothing(tmp_path: Path) -> None:
+    with held(tmp_path, "x"), pytest.raises(HeldError, match=r"no other command fills .* got one under way, by"):
+        carry_out_arena(plan(), ArenaFolder(tmp_path))
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_ahead_is_told_before_it_begins(tmp_path: Path) -> None:
+    said, folder, small = list[str](), ArenaFolder(tmp_path), plan(seeds=1, widen=1)
+    carry_out_arena(small, folder, announce=said.append, tell=lambda _: said.append(""))
+    assert said[0].startswith("6 runs or more, at least ")
+    assert not any(said[1:])
+    del said[:]
+    carry_out_arena(small, folder, announce=said.append)
+    assert said == []  # nothing is left
+    carry_out_arena(plan(seeds=2, widen=1), folder, announce=said.append)
+    assert said[0].startswith("2 runs, about ")
 
 
 def test_a_rate_that_breaks_a_model_is_no_choice_and_one_that_always_breaks_is_a_failure(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
 from unsmooth.evidence.keeping import differing_settings
+from unsmooth.executing import Crew, HeldError, held
 from unsmooth.stopping import Deadline
 from unsmooth.training import Config, override, recipe
 from unsmooth.training.plain import to_plain
@@ -106,6 +107,23 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
     assert 0 < done[0] < done[1] < 8
     found = carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
     assert [outcome(run) for run in found] == [outcome(run) for run in whole[1]]
+
+
+def test_processes_train_what_this_one_does(whole: tuple[Bench, list[Trained]], tmp_path: Path) -> None:
+    heard = list[str]()
+    place = bench(tmp_path, crew=Crew("local", 2, cores=1), announce=heard.append)
+    found = carry_out_study(Smallest(), place, seeds=(0,))
+    assert [outcome(run) for run in found] == [outcome(run) for run in whole[1]]
+    assert [run.made["data"] for run in found] == [run.made["data"] for run in whole[1]]
+    assert len(heard) == 1
+    assert heard[0].startswith("smallest: 2 runs, about ")
+
+
+def test_two_commands_on_one_study_are_refused(tmp_path: Path) -> None:
+    home = tmp_path / "runs/tiny/smallest"
+    home.mkdir(parents=True)
+    with held(home, "x"), pytest.raises(HeldError, match="one under way, by process"):
+        carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UnsmoothError, match=r"a run in .* that nobody is carrying out but got one under way, by process"):
+        told = rf"a run in .* that nobody is carrying out but got one under way, by process {other.pid} on "
+        with pytest.raises(UnsmoothError, match=told):
             RunFolder(tmp_path).held().__enter__()
     finally:
         other.kill()

@@ -90,7 +90,8 @@ class Crew:
         """0 where there are none."""
         import torch
 
-        return torch.cuda.device_count() / self.processes if self.gpus is None else self.gpus
+        each = torch.cuda.device_count() / self.processes if self.gpus is None else self.gpus
+        return each if each < 1 else float(int(each))
 
     def begin(self, folder: Path, minutes: float, tell: Tell) -> Engine:
         """Start the engine: `submit` begins a call, `wait` returns those that are over, `result` what came of one.
@@ -210,7 +211,7 @@ class _Slurm:
         self._executor = submitit.AutoExecutor(folder=folder / ".submitit", cluster=cluster)
         self._executor.update_parameters(
             name="unsmooth",
-            timeout_min=math.ceil(min(minutes, _DAY)),
+            timeout_min=math.ceil(min(minutes, _DAY)) + 2,  # to save in
             cpus_per_task=crew.threads,
             gpus_per_node=math.ceil(crew.gpus_of_each),
         )
