@@ -221,6 +221,12 @@ def test_a_crew_that_cannot_be_is_one_line(wrong: dict[str, Any]) -> None:
         Crew("local", **wrong)
 
 
+def test_under_torchrun_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UnsmoothError, match=r"but got 2 of torchrun\. Try --processes 2 without torchrun"):
+        Driver(tmp_path, Crew(), Deadline())
+
+
 def test_logging_is_left_as_it_is_in_this_process(tmp_path: Path) -> None:
     handed_out(tmp_path, [Job("a", partial(jobs.add, tmp_path, "a"), print)], Crew())
     assert logging.getLogger("unsmooth.stopping").level == logging.NOTSET

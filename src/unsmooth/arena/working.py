@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,6 @@ from unsmooth.arena.checking import (
 from unsmooth.arena.choosing import chosen, complete, is_unable, outcomes, wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
-from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
 from unsmooth.evidence.study import Trained
 from unsmooth.executing import Crew, Driver, HeldError, Job, forecast
@@ -76,8 +74,6 @@ def carry_out_arena(
     Returns:
         Seconds that all jobs took together.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise expected("one process for an arena", os.environ["WORLD_SIZE"], "--processes 2 without torchrun")
     who = crew or Crew()
     with Driver(folder.path, who, deadline or Deadline(), tell) as driver:
         work = _Arena(plan, folder, call, who)

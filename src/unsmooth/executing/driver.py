@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import shutil
 import threading
@@ -83,6 +84,8 @@ class Driver:
     """
 
     def __init__(self, home: Path, crew: Crew, deadline: Deadline, tell: Tell = lambda _: None) -> None:
+        if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+            raise expected("one process that hands runs out", f"{ranks} of torchrun", "--processes 2 without torchrun")
         self.home, self.crew, self.deadline, self.seconds = home.resolve(), crew, deadline, 0.0
         self._tell, self._going, self._deaths = tell, dict[Any, tuple[Job, Path]](), Counter[str]()
         self._open, self._token, self._calls, self._order = ExitStack(), secrets.token_hex(8), 0, GO_ON
