@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit slow models explain-models theory matrix bench clean curves bench-remedies \
-	official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz
+	bench-engines official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -41,6 +41,7 @@ help:
 	@echo "make definitions  published definitions on demo:plain -> benchmarks/results, and the sentence in README.md"
 	@echo "make atlas    every trained model at hand and the demo models, scanned -> docs/atlas"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
+	@echo "make bench-engines  an arena of 40 tiny runs in place, by local processes, Ray and submitit: the same table, at what cost"
 	@echo "make clean    remove the environment and caches"
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -176,6 +177,9 @@ definitions: $(VENV)/installed
 
 atlas: $(VENV)/installed
 	$(BIN)/python -m benchmarks.atlas
+
+bench-engines: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

@@ -2,7 +2,7 @@
 
 python -m benchmarks.arena_cifar100                    # all of it -> benchmarks/results/arena_cifar100, docs/arena
 python -m benchmarks.arena_cifar100 --longer           # eight of them for longer -> …/arena_cifar100_longer, docs/arena
-python -m benchmarks.arena_cifar100 --minutes 9        # in pieces; exit code 3 while something is left
+python -m benchmarks.arena_cifar100 --total-budget 9m  # in pieces; exit code 3 while something is left
 python -m benchmarks.arena_cifar100 --mps              # kernels of its processes beside each other, not in turns
 python -m benchmarks.arena_cifar100 --results DIR --runs DIR --quiet    # other words go to `unsmooth arena`
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from unsmooth.arena import stopwatch
+from unsmooth.training import stopwatch
 
 
 @pytest.fixture(scope="session", autouse=True)

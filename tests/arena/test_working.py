@@ -7,8 +7,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +19,12 @@ from tests.arena.tiny_arenas import POST, PRE, carried_out, outcome, plan, resul
 from tests.training.killing import KilledError, killed_at
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
 from unsmooth.arena.choosing import Choice, chosen, left_over, rate_run, seed_run, wanted_runs
-from unsmooth.arena.stopwatch import Stopwatch
 from unsmooth.errors import UnsmoothError
+from unsmooth.executing import HeldError, held
+from unsmooth.stopping import Deadline
 from unsmooth.training.place import take_place
 from unsmooth.training.run import Run
+from unsmooth.training.stopwatch import Stopwatch
 
 Lines = dict[tuple[str, str], Standing]
 
@@ -178,7 +178,7 @@ def test_what_a_killed_process_left_of_a_run_that_is_over_is_removed(
     left = [whole[0] / "runs/norm-pre/deescalate" / run / "checkpoints" for run in ("rate-0.001", scored_as(whole, 1))]
     for folder in left:
         folder.mkdir()
-    _, moved = carried_out(wanted, whole[0], minutes=0.0)
+    _, moved = carried_out(wanted, whole[0], deadline=Deadline(0.0))
     assert moved == []
     assert not any(folder.exists() for folder in left)
 
@@ -196,9 +196,9 @@ def test_other_settings_are_refused(whole: tuple[Path, Lines, list[str]]) -> Non
 
 def test_in_pieces_it_is_the_same(whole: tuple[Path, Lines, list[str]], tmp_path: Path) -> None:
     part, folder = plan("deescalate", grid=["norm=pre"]), ArenaFolder(tmp_path)
-    carry_out_arena(part, folder, minutes=0.0)
+    carry_out_arena(part, folder, deadline=Deadline(0.0))
     assert len(left_over(part, folder, "")) == 2
-    carry_out_arena(part, folder, minutes=1e-3)
+    carry_out_arena(part, folder, deadline=Deadline(0.06))
     carry_out_arena(part, folder)
     assert left_over(part, folder, "") == []
     in_one_go = results(whole[0])
@@ -221,24 +221,22 @@ def test_killed_anywhere_nothing_is_lost(tmp_path: Path) -> None:
         assert not [name for name in moved if f"results/{name}.json" in done]
 
 
-def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
-    small, folder = plan(rates=(1e-3,), seeds=1), ArenaFolder(tmp_path)
-    other = Entrant("vit_cifar100", "deescalate")
-    (folder.runs / other.place).mkdir(parents=True)
-    script = (
-        "import sys, pathlib; from unsmooth.training.holding import held\n"
-        "with held(pathlib.Path(sys.argv[1]), 'x'): print('held', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script, str(folder.runs / other.place)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "held\n"
-        carry_out_arena(small, folder)
-        assert left_over(small, folder, "") == [other]
-        process.stdin.close()
-    carry_out_arena(small, folder)
-    assert left_over(small, folder, "") == []
+def test_two_commands_on_one_arena_are_refused_and_the_second_leaves_nothing(tmp_path: Path) -> None:
+    with held(tmp_path, "x"), pytest.raises(HeldError, match=r"no other command fills .* got one under way, by"):
+        carry_out_arena(plan(), ArenaFolder(tmp_path))
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_ahead_is_told_before_it_begins(tmp_path: Path) -> None:
+    said, folder, small = list[str](), ArenaFolder(tmp_path), plan(seeds=1, widen=1)
+    carry_out_arena(small, folder, announce=said.append, tell=lambda _: said.append(""))
+    assert said[0].startswith("6 runs or more, at least ")
+    assert not any(said[1:])
+    del said[:]
+    carry_out_arena(small, folder, announce=said.append)
+    assert said == []  # nothing is left
+    carry_out_arena(plan(seeds=2, widen=1), folder, announce=said.append)
+    assert said[0].startswith("2 runs, about ")
 
 
 def test_a_rate_that_breaks_a_model_is_no_choice_and_one_that_always_breaks_is_a_failure(tmp_path: Path) -> None:
@@ -294,7 +292,7 @@ def test_a_remedy_that_fails_is_told_and_tried_again_by_another_call(
         raise RuntimeError("no kernel\nfor this")
 
     with monkeypatch.context() as patched:
-        patched.setattr("unsmooth.arena.stopwatch.Stopwatch.beside", broken)
+        patched.setattr("unsmooth.training.stopwatch.Stopwatch.beside", broken)
         carry_out_arena(small, folder, call="first")
     assert standings(small, folder).lines[1].failures == ("failed: RuntimeError: no kernel for this",)
     carry_out_arena(small, folder, call="first")
@@ -473,7 +471,7 @@ def test_a_refusal_is_an_outcome_whoever_found_it_and_is_looked_at_again(
     refused = Entrant("vit_cifar100", "deepnorm")
     folder.write_trouble(refused, "refused", "words of another version", "of another command")
     assert left_over(small, folder, "first") == []
-    carry_out_arena(small, folder, call="second", minutes=0.0)
+    carry_out_arena(small, folder, call="second", deadline=Deadline(0.0))
     assert left_over(small, folder, "second") == []
     known = folder.trouble(refused)
     assert known is not None
@@ -483,6 +481,6 @@ def test_a_refusal_is_an_outcome_whoever_found_it_and_is_looked_at_again(
     folder.write_trouble(refused, "refused", "as it was", "first")
     with monkeypatch.context() as patched:
         patched.setattr("unsmooth.arena.working.refusal", lambda *_: None)
-        carry_out_arena(small, folder, call="third", minutes=0.0)
+        carry_out_arena(small, folder, call="third", deadline=Deadline(0.0))
     assert folder.trouble(refused) is None
     assert left_over(small, folder, "third") == [refused]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.arena.tiny_arenas import made_up, plan
 from tests.cli.test_train import SMALL
-from unsmooth.arena import ArenaFolder, Budget, Plan, carry_out_arena, plan_arena, standings
+from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, standings
 from unsmooth.cli import app
 from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOT_FINISHED, run
-from unsmooth.cli.arena import _print, _tell, announcement
+from unsmooth.cli.arena import _print, _tell
 from unsmooth.report.arena import cells_of, heads_of
-from unsmooth.training import recipe
 
 WORDS = ["arena", "vit_cifar100", *SMALL, "--remedies", "deescalate(tau=0.5),deepnorm", "--rates", "1e-3"]
 
@@ -26,7 +24,7 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     words = [*WORDS, "--seeds", "1", "--out", str(tmp_path)]
-    assert run([*words, "--minutes", "0"]) == EXIT_NOT_FINISHED
+    assert run([*words, "--total-budget", "0s"]) == EXIT_NOT_FINISHED
     assert "The same command goes on from there." in capsys.readouterr().err
     # Two processes share what is left.
     assert run([*words, "--processes", "2", "--json"]) == 0
@@ -43,38 +41,6 @@ def test_an_arena_ends_in_a_table_and_a_page_and_goes_on_where_it_was(
     assert "The data are made up" in said
     if found["page"]:
         assert "deescalate(tau=0.5)" in Path(found["page"]).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("options", "count", "time"),
-    [
-        # Plain and two remedies; 3 rates and up to 2 more, 3 seeds, 2 minutes each.
-        (
-            {},
-            "18 to 24 runs: 3 entrants with 3 to choose a learning rate, up to 2 more and 3 scored",
-            "36 min 0 s to 48",
-        ),
-        (
-            {"probe": 0.5, "widen": 0},
-            "18 runs: 3 entrants with 3 to choose a learning rate and 3",
-            "about 27 min 0 s for",
-        ),
-        (
-            {"rates": (1e-3,), "seeds": 2},
-            "6 runs: 3 entrants with 2 scored ones each.",
-            "about 12 min 0 s for all, and",
-        ),
-        ({"budget": Budget.read("9steps")}, "18 to 24 runs", "The first of them shows how long one takes"),
-    ],
-)
-def test_what_an_arena_will_take_is_told_first(options: dict[str, Any], count: str, time: str) -> None:
-    wanted = plan_arena(recipe("vit_cifar100"), ["deescalate", "smooth"], **{"budget": Budget.read("2m"), **options})
-    said = announcement(wanted, 1)
-    assert said.startswith(count)
-    assert time in said
-    assert " among " not in said
-    assert "\n" not in said
-    assert (" among 4 processes, and" in announcement(wanted, 4)) == (wanted.budget.seconds is not None)
 
 
 def test_results_of_remedies_that_are_not_named_again_are_told(
@@ -167,8 +133,12 @@ def test_no_word_of_the_table_is_broken(
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--rates", "1e-3,fast"], "Expected learning rates with"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--processes", "0"], "Expected --processes of 1 or more"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "0"], "Expected --patience above 0"),
-        (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "-1"], "Expected --minutes of 0 or more"),
-        (["arena", "vit_cifar100", "--remedies", "sharpen", "--minutes", "nan"], "Expected --minutes of 0 or more"),
+        (
+            ["arena", "vit_cifar100", "--remedies", "sharpen", "--total-budget", "-1m"],
+            "Expected a time for all",
+        ),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--total-budget", "9"], "--total-budget 2h, 90m or 30s"),
+        (["arena", "vit_cifar100", "--remedies", "sharpen", "--engine", "locl"], "Did you mean 'local'"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "nan"], "Expected --patience above 0"),
         (["arena", "vit_cifar100", "--remedies", "sharpen", "--patience", "inf"], "Expected --patience above 0"),
         ([*WORDS, "--out", "here", "--runs", f"{__file__}/x"], "Expected a writable folder"),

@@ -133,7 +133,7 @@ def test_run_measures_and_writes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_claim_without_data_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evidence", "run", "all", "--device", "cpu", "--minutes", "0", "--quiet"]) == 2
+    assert run(["evidence", "run", "all", "--device", "cpu", "--total-budget", "0s", "--quiet"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert told[0] == (
         "unsmooth: needy: Expected data in data/cifar100 but got no such folder. Try `unsmooth data get cifar100`."
@@ -141,12 +141,12 @@ def test_one_claim_without_data_does_not_stop_the_others(capsys: pytest.CaptureF
     assert told[1].startswith("unsmooth: trains: Expected smallest to be trained in the time given")
     assert len(told) == 2
     assert {path.stem for path in Path("evidence/tiny/claims").iterdir()} == {"made-up", "another"}
-    assert run(["evidence", "run", "trains", "--device", "cpu", "--minutes", "0", "--quiet"]) == 3
+    assert run(["evidence", "run", "trains", "--device", "cpu", "--total-budget", "0s", "--quiet"]) == 3
 
 
 def test_train_goes_on_where_it_stopped_and_tells_of_each_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evidence", "train", "smallest", "--device", "cpu"]
-    assert run([*words, "--minutes", "0"]) == 3
+    assert run([*words, "--total-budget", "0s"]) == 3
     first = capsys.readouterr()
     assert first.out == ""
     assert "goes on from there" in first.err
@@ -161,15 +161,17 @@ def test_train_goes_on_where_it_stopped_and_tells_of_each_run(capsys: pytest.Cap
     assert [bool(one.looked) for one in store.study("smallest", "tiny")] == [True, False]
     assert run([*words, "--look-only", "--quiet"]) == 0
     assert all(one.looked for one in store.study("smallest", "tiny"))
-    # What is trained serves the claim, which no minutes are left for.
-    assert run(["evidence", "run", "trains", "--device", "cpu", "--minutes", "0", "--model", "some/model"]) == 0
+    # What is trained serves the claim, which no time is left for.
+    assert run(["evidence", "run", "trains", "--device", "cpu", "--total-budget", "0s", "--model", "some/model"]) == 0
     assert "some/model." in said(capsys)
 
 
 def test_a_run_that_stopped_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     kept = trained("plain", 0, state="stopped", done=7)
     Store(Path("evidence")).write_study("smallest", "tiny", [kept])
-    assert run(["evidence", "train", "smallest", "--variant", "sharpen", "--minutes", "0", "--device", "cpu"]) == 3
+    assert (
+        run(["evidence", "train", "smallest", "--variant", "sharpen", "--total-budget", "0s", "--device", "cpu"]) == 3
+    )
     assert "plain, seed 0: stopped after 7 of 1000 steps, mean cosine" in capsys.readouterr().out
 
 
@@ -202,8 +204,8 @@ def test_lists(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "madeup"], "Did you mean 'made-up'?"),
         (["run", "anoter"], "Did you mean 'another'?"),
         (["run", "all", "--scale", "ful"], "Expected a known scale but got 'ful'. Did you mean 'full'?"),
-        (["run", "all", "--minutes", "-1"], "Expected --minutes of 0 or more but got -1.0."),
-        (["train", "smallest", "--sharing", "0"], "Expected --sharing of 1 or more but got 0."),
+        (["run", "all", "--total-budget", "-1m"], "Expected a time for all runs together but got '-1m'."),
+        (["train", "smallest", "--processes", "0"], "Expected --processes of 1 or more but got 0."),
         (["train", "smalest"], "Did you mean 'smallest'?"),
         (["train", "smallest", "--variant", "smooth"], "Expected a variant of smallest but got 'smooth'."),
         (["--results", "nowhere"], "Expected a folder of results but got 'nowhere'."),

@@ -14,8 +14,9 @@ from torch import nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
 from unsmooth.evidence.keeping import differing_settings
-from unsmooth.evidence.together import train_together
-from unsmooth.training import Config, LossNotFiniteError, RunFolder, override, recipe
+from unsmooth.executing import Crew, HeldError, held
+from unsmooth.stopping import Deadline
+from unsmooth.training import Config, override, recipe
 from unsmooth.training.plain import to_plain
 
 SMALLEST = {
@@ -101,23 +102,40 @@ def test_a_study_in_pieces_is_the_study_in_one_go(whole: tuple[Bench, list[Train
     done = []
     for _ in range(2):
         with pytest.raises(NotFinishedError, match="Try the same command again"):
-            carry_out_study(Smallest(), bench(tmp_path, minutes=1e-9), seeds=(0,))
+            carry_out_study(Smallest(), bench(tmp_path, deadline=Deadline(1e-9)), seeds=(0,))
         done.append(json.loads((tmp_path / "runs/tiny/smallest/plain/seed-0/manifest.json").read_text())["done"])
     assert 0 < done[0] < done[1] < 8
     found = carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
     assert [outcome(run) for run in found] == [outcome(run) for run in whole[1]]
 
 
+def test_processes_train_what_this_one_does(whole: tuple[Bench, list[Trained]], tmp_path: Path) -> None:
+    heard = list[str]()
+    place = bench(tmp_path, crew=Crew("local", 2, cores=1), announce=heard.append)
+    found = carry_out_study(Smallest(), place, seeds=(0,))
+    assert [outcome(run) for run in found] == [outcome(run) for run in whole[1]]
+    assert [run.made["data"] for run in found] == [run.made["data"] for run in whole[1]]
+    assert len(heard) == 1
+    assert heard[0].startswith("smallest: 2 runs, about ")
+
+
+def test_two_commands_on_one_study_are_refused(tmp_path: Path) -> None:
+    home = tmp_path / "runs/tiny/smallest"
+    home.mkdir(parents=True)
+    with held(home, "x"), pytest.raises(HeldError, match="one under way, by process"):
+        carry_out_study(Smallest(), bench(tmp_path), seeds=(0,))
+
+
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     with pytest.raises(NotFinishedError, match="plain, sharpen of seed 0 is not done"):
-        carry_out_study(Smallest(), bench(tmp_path, minutes=0.0), seeds=(0,))
+        carry_out_study(Smallest(), bench(tmp_path, deadline=Deadline(0.0)), seeds=(0,))
     assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_there_is_not_trained_again(whole: tuple[Bench, list[Trained]]) -> None:
     place, runs = whole
     told: list[Any] = []
-    again = replace(place, runs=Path("nowhere"), tell=told.append, minutes=0.0)
+    again = replace(place, runs=Path("nowhere"), tell=told.append, deadline=Deadline(0.0))
     assert carry_out_study(Smallest(), again, seeds=(0,)) == runs
     assert carry_out_study(Smallest(), again, seeds=(0,), variants=["sharpen"]) == runs[1:]
     assert told == []
@@ -165,25 +183,6 @@ def test_what_is_there_at_all_is_a_setting_and_where_it_is_trained_is_none() -> 
     assert differing_settings(plain, elsewhere) == []
 
 
-def test_a_run_that_loses_its_numbers_gives_its_sibling_no_more_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, given = [0.0], list[float | None]()
-
-    def carry_on(configs: Any, out: Path, *, minutes: float | None, tell: Any) -> None:
-        given.append(minutes)
-        now[0] += 60.0
-        if len(given) == 1:
-            RunFolder(out / "lost").write_manifest({"state": "stopped"})
-            raise LossNotFiniteError("no number")
-
-    monkeypatch.setattr("unsmooth.evidence.together.carry_on", carry_on)
-    monkeypatch.setattr("unsmooth.evidence.together.time.monotonic", lambda: now[0])
-    config = override(recipe("vit_cifar100"), SMALLEST)
-    train_together({"lost": config, "kept": config}, tmp_path, minutes=3.0)
-    assert given == [3.0, 2.0]
-
-
 def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(
     whole: tuple[Bench, list[Trained]], tmp_path: Path
 ) -> None:
@@ -193,4 +192,4 @@ def test_a_run_that_loses_its_numbers_is_recorded_and_its_sibling_finishes(
     assert lost.looked == {}
     assert outcome(kept) == outcome(whole[1][0])
     assert [run.made["state"] for run in bench(tmp_path).store.study("smallest", "tiny")] == ["stopped", "finished"]
-    assert carry_out_study(Exploding(), bench(tmp_path, minutes=0.0), seeds=(0,)) == [lost, kept]
+    assert carry_out_study(Exploding(), bench(tmp_path, deadline=Deadline(0.0)), seeds=(0,)) == [lost, kept]

@@ -110,19 +110,17 @@ def test_sweeping_removes_drafts_and_nothing_else(tmp_path: Path) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     # A lock belongs to its process, so another has to try.
     program = (
-        "import fcntl, sys\n"
-        "file = open(sys.argv[1], 'a')\n"
-        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
+        "import pathlib, sys; from unsmooth.executing import held\n"
+        "with held(pathlib.Path(sys.argv[1]), 'a run'): print('held', flush=True); sys.stdin.read()\n"
     )
     other = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UnsmoothError, match=r"a run in .* that nobody is carrying out but got one under way"):
+        told = rf"a run in .* that nobody is carrying out but got one under way, by process {other.pid} on "
+        with pytest.raises(UnsmoothError, match=told):
             RunFolder(tmp_path).held().__enter__()
     finally:
         other.kill()

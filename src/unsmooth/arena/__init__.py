@@ -11,7 +11,6 @@ from __future__ import annotations
 from unsmooth.arena.budget import Budget, Settled
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan, plan_arena
-from unsmooth.arena.sharing import share_out
 from unsmooth.arena.standing import Standing, Standings, standings
 from unsmooth.arena.working import carry_out_arena
 
@@ -25,6 +24,5 @@ __all__ = [
     "Standings",
     "carry_out_arena",
     "plan_arena",
-    "share_out",
     "standings",
 ]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 
 from unsmooth.errors import expected
+from unsmooth.stopping import seconds_in
 from unsmooth.training import Config
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_FORM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|steps)")
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,12 @@ class Budget:
         >>> Budget.read("1.5h").seconds, Budget.read("2000steps").steps
         (5400.0, 2000)
         """
-        found = _FORM.fullmatch(text.strip().lower())
-        number = float(found[1]) if found else 0.0
-        if found is None or not 0 < number < math.inf or (found[2] == "steps" and not number.is_integer()):
+        steps = text.strip().lower().removesuffix("steps").strip()
+        if steps.isdecimal() and steps != text.strip() and int(steps):
+            return cls(text, steps=int(steps))
+        if not (seconds := seconds_in(text)):
             raise expected("a budget of a run, as a time or in steps", repr(text), "--budget 5m, or --budget 2000steps")
-        if found[2] == "steps":
-            return cls(text, steps=int(number))
-        return cls(text, seconds=number * _SECONDS[found[2]])
+        return cls(text, seconds=seconds)
 
     @property
     def meaning(self) -> tuple[int | None, float | None]:

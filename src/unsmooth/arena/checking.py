@@ -9,10 +9,28 @@ from unsmooth.arena.budget import Settled
 from unsmooth.arena.choosing import wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import Entrant, Plan
-from unsmooth.arena.refusing import other_results
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.keeping import differing_settings
 from unsmooth.training import Config, RunFolder
 from unsmooth.training.plain import to_plain
+
+
+class OtherResultsError(UnsmoothError):
+    """The folder has results that cannot stand beside those that are wanted."""
+
+
+def other_results(folder: ArenaFolder, what: str, got: str, first: str = "") -> OtherResultsError:
+    """Say so, with what can be done about it.
+
+    Args:
+        folder: Of the arena.
+        what: What would do.
+        got: What is there.
+        first: What to try before another folder.
+    """
+    # Both: runs are taken up where there are no results, and have settings of their own.
+    rest = f"another --out, or removing {folder.path / 'results'} and {folder.runs}"
+    return OtherResultsError(str(expected(what, got, f"{first}, {rest}" if first else rest)))
 
 
 def check_settings(plan: Plan, folder: ArenaFolder, entrant: Entrant, base: Settled) -> None:

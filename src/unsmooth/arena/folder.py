@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.arena.plan import Entrant, Plan, slug
-from unsmooth.arena.stopwatch import Timing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.study import Trained
 from unsmooth.evidence.written import read_results, write_json
 from unsmooth.files import check_writable
 from unsmooth.training import RunFolder
+from unsmooth.training.stopwatch import Timing
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class ArenaFolder:
         for path in (self.path, self.apart) if not self.begun else ():
             with suppress(OSError):  # somebody's own files
                 if path is not None:
+                    (path / ".lock").unlink(missing_ok=True)
                     path.rmdir()
 
     def written(self) -> dict[Path, int]:

@@ -11,13 +11,13 @@ from unsmooth.arena.choosing import Choice, chosen, outcomes, scored
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan
 from unsmooth.arena.scores import guessing, score_of
-from unsmooth.arena.stopwatch import Timing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.ledger import minutes_of
 from unsmooth.evidence.study import Trained
 from unsmooth.evidence.written import write_json
 from unsmooth.training.plain import to_plain
+from unsmooth.training.stopwatch import Timing
 
 Verdict = Literal["better", "worse", "no difference shown", ""]
 METRIC = "mean_cosine"

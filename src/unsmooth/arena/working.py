@@ -1,79 +1,90 @@
-"""Carrying an arena out: what is there is kept, what was begun is taken up, what another process does is left to it."""
+"""Carrying an arena out: what is there is kept, what was begun is taken up, what is missing is handed out."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from unsmooth.arena.budget import Budget, Settled, cut, length
-from unsmooth.arena.checking import check_begun, check_data, check_one_data, check_settings, on_all_samples
-from unsmooth.arena.choosing import complete, is_unable, outcomes, wanted_runs
+from unsmooth.arena.checking import (
+    OtherResultsError,
+    check_begun,
+    check_data,
+    check_one_data,
+    check_settings,
+    on_all_samples,
+    other_results,
+)
+from unsmooth.arena.choosing import chosen, complete, is_unable, outcomes, wanted_runs
 from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
-from unsmooth.arena.refusing import OtherResultsError, other_results
-from unsmooth.arena.stopwatch import Stopwatch
-from unsmooth.errors import expected
 from unsmooth.evidence.keeping import differing_settings, kept
-from unsmooth.evidence.together import train_together
+from unsmooth.evidence.study import Trained
+from unsmooth.executing import Crew, Driver, HeldError, Job, forecast
 from unsmooth.files import is_of_the_disk
-from unsmooth.training import TASKS, Config
+from unsmooth.stopping import Deadline
+from unsmooth.training import TASKS, Config, carry_on
 from unsmooth.training.data.hold_out import HoldOutError
-from unsmooth.training.driving import Tell
-from unsmooth.training.holding import HeldError, held
+from unsmooth.training.driving import Tell, side_by_side_on
 from unsmooth.training.place import Place, take_place
 from unsmooth.training.plain import to_plain
+from unsmooth.training.stopwatch import Stopwatch, Timing
 from unsmooth.training.timing import share_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why an entrant has no result: "refused" by its model, or "failed"; and the reason."""
+
+    state: str
+    reason: str
 
 
 def carry_out_arena(
     plan: Plan,
     folder: ArenaFolder,
     *,
-    minutes: float | None = None,
+    crew: Crew | None = None,
+    deadline: Deadline | None = None,
     tell: Tell = lambda _: None,
+    announce: Callable[[str], object] = lambda _: None,
     call: str = "",
-    worker: int = 0,
-    workers: int = 1,
-) -> None:
-    """Train everything that an arena wants and nobody else is at: of each entrant first its rates, then its seeds.
+) -> float:
+    """Train everything that an arena wants: of each entrant first its rates, then its seeds.
 
     A remedy that a model refuses, or that fails for any other reason than its loss, is written down with the reason
     and tried again by another call. What goes wrong with a plain model, or with the disk, is raised.
 
     Args:
         plan: What is wanted.
-        folder: Where everything goes.
-        minutes: Save and stop after so many; call it again to go on.
-        tell: Called with every `Progress`.
+        folder: Where everything goes; no other command works there meanwhile.
+        crew: Who trains; this process where None. Several processes share the device: one's steps fill the pauses in
+            which another one compiles or starts.
+        deadline: Save and stop then; call it again to go on.
+        tell: Called with every `Progress` of this process.
+        announce: Called with how many runs there are and about how long they take, before the first of them.
         call: Names this call: what it found to be impossible it does not try twice.
-        worker: Which of `workers` processes this is. Each begins with another model.
-        workers: How many share the device.
+
+    Returns:
+        Seconds that all jobs took together.
     """
-    with take_place(next(iter(plan.models.values())).engine.device) as place:
-        if place.ranks > 1:
-            raise expected("one process for an arena", f"{place.ranks}", "--processes 2 without torchrun")
-        end = None if minutes is None else time.monotonic() + 60 * minutes
-        work = _Work(plan, folder, place, end, tell, call, workers)
-        names = list(plan.models)
+    who = crew or Crew()
+    with Driver(folder.path, who, deadline or Deadline(), tell) as driver:
+        work = _Arena(plan, folder, call, who)
         check_results(plan, folder)
-        turn = worker * len(names) // workers
-        for name in names[turn:] + names[:turn]:
-            work.carry_out_model(name)
-
-
-def settle_models(plan: Plan, folder: ArenaFolder) -> None:
-    """Find out how many steps a budget of time is for each model, while nothing else is on the device."""
-    with take_place(next(iter(plan.models.values())).engine.device) as place:
-        work = _Work(plan, folder, place, None, lambda _: None, "", 1)
-        for name in plan.models:
-            if settled(plan, folder, name) is None:
-                work.settle(name)
-                work.forget_clock()
+        work.look_again()
+        # How long a step takes is found out while nothing else is on the device.
+        driver.hand_out(work.settling, at_once=1)
+        if said := work.forecast():
+            announce(said)
+        driver.hand_out(work.training)
+        return driver.seconds
 
 
 def check_results(plan: Plan, folder: ArenaFolder) -> None:
@@ -104,171 +115,183 @@ def settled(plan: Plan, folder: ArenaFolder, name: str) -> Settled | None:
     return Settled(cut(config, int(known["steps"]), unit), unit)
 
 
-@contextmanager
-def _naming_the_option() -> Iterator[None]:
-    """Whoever holds samples out does not know what the option is called here."""
-    try:
-        yield
-    except HoldOutError as error:
-        raise HoldOutError(f"{error} In an arena: another --hold-out, or --hold-out 0.") from None
-
-
 @dataclass
-class _Work:
-    """One process in an arena."""
+class _Arena:
+    """What is to be done next, and where it goes."""
 
     plan: Plan
     folder: ArenaFolder
-    place: Place
-    end: float | None
-    tell: Tell
     call: str
-    workers: int
-    _stopwatch: Stopwatch | None = field(default=None, init=False)
-    _known_data: set[str] = field(default_factory=set, init=False)
+    crew: Crew
+    _left: list[Entrant] = field(default_factory=list, init=False)
 
-    @property
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return self.end is not None and time.monotonic() > self.end
-
-    def carry_out_model(self, name: str) -> None:
-        """Every remedy on one model, as far as time allows."""
-        base = settled(self.plan, self.folder, name)
-        try:
-            for entrant in self.plan.on(name):
-                if complete(self.plan, self.folder, entrant):
-                    self._tidy(entrant)
+    def look_again(self) -> None:
+        """Find out who is not done, nor still refused: that is looked at in every call, as other code may allow it."""
+        for entrant in self.plan.entrants:
+            if complete(self.plan, self.folder, entrant):
+                # Whoever wrote its last result may have been killed before this.
+                for run in outcomes(self.plan, self.folder, entrant):
+                    self.folder.tidy(entrant, run)
+                continue
+            known = self.folder.trouble(entrant) or {}
+            if known.get("state") == "refused":
+                reason = refusal(entrant, self.plan.models[entrant.model])
+                if reason is not None:
+                    if reason != known.get("reason"):
+                        self._write(entrant, Trouble("refused", reason))
                     continue
-                if self._still_refused(entrant) or self.late:
-                    continue
-                base = base or self.settle(name)
-                with suppress(HeldError):  # somebody else is at it
-                    self._carry_out(entrant, base)
-        finally:
-            self.forget_clock()
+                self.folder.forget_trouble(entrant)
+            self._left.append(entrant)
 
-    def forget_clock(self) -> None:
-        """Let go of the plain run."""
-        if self._stopwatch is not None:
-            self._stopwatch.close()
-            self._stopwatch = None
+    def settling(self) -> Iterator[Job]:
+        """The plain step of every model on which something is left, timed; and its data looked at."""
+        for name in dict.fromkeys(entrant.model for entrant in self._left):
+            work = partial(_settle, self.plan, self.folder, name)
+            yield Job(f"settle {name}", work, partial(self._write_settled, name))
 
-    def settle(self, name: str) -> Settled:
-        """Time the plain model, and write down how many steps every run of it makes."""
-        config, budget = self.plan.models[name], self.plan.budget
-        self._check_data(name)
-        place = self.folder.results(Entrant(name, PLAIN)).parent
-        place.mkdir(parents=True, exist_ok=True)
-        with held(place, f"{name} settled", wait=True):
-            if (known := settled(self.plan, self.folder, name)) is not None:
-                return known
-            timing = self._clock(name).plain()
-            whole = max(1, round(length(config) * timing.steps_of_a_unit))
-            steps = whole if budget is None else budget.steps_at(timing.seconds)
-            about: dict[str, Any] = {
-                "budget": budget.text if budget else None,
-                "steps": steps,
-                "steps_of_a_unit": timing.steps_of_a_unit,
-                "seconds_of_a_step": timing.seconds,
-                "settings": to_plain(config),
-            }
-            self.folder.write_model(name, about)
-            self.folder.write_timing(Entrant(name, PLAIN), timing)
-            return Settled(cut(config, steps, timing.steps_of_a_unit), timing.steps_of_a_unit)
+    def training(self) -> Iterator[Job]:
+        """Of every entrant that is not done: its timing, then rates, then seeds."""
+        plan, folder = self.plan, self.folder
+        at_once = side_by_side_on(next(iter(plan.models.values())).engine.device)
+        for entrant in list(self._left):
+            if is_unable(folder.trouble(entrant), self.call) or complete(plan, folder, entrant):
+                self._left.remove(entrant)
+                continue
+            if (base := settled(plan, folder, entrant.model)) is None:
+                continue
+            if folder.timing(entrant) is None:
+                first = plan.settings(entrant, base, plan.rates[0], plan.seeds[0])
+                work = partial(_time, entrant, plan.models[entrant.model], first)
+                yield Job(f"time {entrant.place}", work, partial(self._write, entrant))
+                continue
+            check_settings(plan, folder, entrant, base)  # also of what nobody knew to be wanted when this began
+            wanted = wanted_runs(plan, folder, entrant)
+            configs = {run: plan.settings(entrant, base, *which) for run, which in wanted.items()}
+            missing = {run: config for run, config in configs.items() if folder.outcome(entrant, run) is None}
+            check_begun(folder, entrant, missing)
+            runs = list(configs)
+            for start in range(0, len(runs), at_once):
+                # Groups of what is wanted, not of what is missing: one that is under way stays the same.
+                some = {run: missing[run] for run in runs[start : start + at_once] if run in missing}
+                if some:
+                    train = partial(_train, entrant, some, folder, self.crew.processes)
+                    yield Job(f"{entrant.place}: {', '.join(some)}", train, partial(self._write, entrant))
 
-    def _check_data(self, name: str) -> None:
-        """Build the data as runs that choose a rate have them: what is wrong is told before anything is timed."""
-        if name in self._known_data:
+    def forecast(self) -> str:
+        """How much is left; empty where nothing is."""
+        plan, folder, runs, seconds = self.plan, self.folder, 0, 0.0
+        for entrant in self._left:
+            known, timing = folder.model(entrant.model), folder.timing(entrant)
+            wanted = wanted_runs(plan, folder, entrant)
+            missing = [which for run, which in wanted.items() if folder.outcome(entrant, run) is None]
+            probes = sum(seed == plan.probe_seed for _, seed in missing)
+            scored = len(missing) - probes + (len(plan.seeds) if chosen(plan, folder, entrant) is None else 0)
+            runs += probes + scored
+            if known is not None:
+                step = float(known["seconds_of_a_step"]) * (timing.ratio if timing else 1.0)
+                seconds += int(known["steps"]) * step * (probes * plan.probe + scored)
+        more = any(chosen(plan, folder, entrant) is None for entrant in self._left)
+        return forecast(runs, seconds, self.crew, at_least=more and plan.widen > 0) if seconds else ""
+
+    def _write_settled(self, name: str, timing: Timing | None) -> None:
+        """How many steps every run of a model makes."""
+        if timing is None:
             return
-        with _naming_the_option():
-            same = self._check_data_of(name, self.plan.held_out)
-        if not same and self.plan.held_out and on_all_samples(self.plan, self.folder, name):
-            self._check_data_of(name, 0.0)
-        self._known_data.add(name)
+        config, budget = self.plan.models[name], self.plan.budget
+        whole = max(1, round(length(config) * timing.steps_of_a_unit))
+        about: dict[str, Any] = {
+            "budget": budget.text if budget else None,
+            "steps": whole if budget is None else budget.steps_at(timing.seconds),
+            "steps_of_a_unit": timing.steps_of_a_unit,
+            "seconds_of_a_step": timing.seconds,
+            "settings": to_plain(config),
+        }
+        self.folder.write_model(name, about)
+        self.folder.write_timing(Entrant(name, PLAIN), timing)
 
-    def _check_data_of(self, name: str, hold_out: float) -> bool:
-        config = self.plan.models[name]
-        held_out = replace(config, data=replace(config.data, hold_out=hold_out))
-        task = TASKS[config.task](held_out, self.place, share_of(config, self.place.ranks))
-        return check_data(self.plan, self.folder, name, task.describe())
+    def _write(self, entrant: Entrant, found: Timing | Mapping[str, Trained] | Trouble) -> None:
+        if isinstance(found, Trouble):
+            self.folder.write_trouble(entrant, found.state, found.reason, self.call)
+        elif isinstance(found, Timing):
+            self.folder.write_timing(entrant, found)
+        else:
+            for run, trained in found.items():
+                self.folder.write_outcome(entrant, run, trained)
+            if not is_unable(self.folder.trouble(entrant), self.call):
+                self.folder.forget_trouble(entrant)
 
-    def _clock(self, name: str) -> Stopwatch:
-        self._stopwatch = self._stopwatch or Stopwatch(self.plan.models[name], self.place)
-        return self._stopwatch
 
-    def _still_refused(self, entrant: Entrant) -> bool:
-        """Whether its model refuses it, as it did before; looked at in every call, as other code may allow it."""
-        known = self.folder.trouble(entrant) or {}
-        if known.get("state") != "refused":
-            return False
-        reason = refusal(entrant, self.plan.models[entrant.model])
-        if reason is None:
-            self.folder.forget_trouble(entrant)
-        elif reason != known.get("reason"):
-            self.folder.write_trouble(entrant, "refused", reason, self.call)
-        return reason is not None
-
-    def _carry_out(self, entrant: Entrant, base: Settled) -> None:
-        """Keep others out, and write down what goes wrong with a remedy."""
-        place = self.folder.runs / entrant.place
-        place.mkdir(parents=True, exist_ok=True)
-        with held(place, f"{entrant.place} that nobody is carrying out"):
-            if is_unable(self.folder.trouble(entrant), self.call):
-                return
-            if (reason := refusal(entrant, base.config)) is not None:
-                self.folder.write_trouble(entrant, "refused", reason, self.call)
-                return
-            self._check_data(entrant.model)
-            try:
-                self._train(entrant, base)
-            except (HeldError, HoldOutError, OtherResultsError):
-                raise
-            except Exception as error:
-                if entrant.remedy == PLAIN or is_of_the_disk(error) or not self._alive():
-                    raise  # no other remedy would fare better
-                words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                self.folder.write_trouble(entrant, "failed", words, self.call)
-                return
-            self.folder.forget_trouble(entrant)
-
-    def _train(self, entrant: Entrant, base: Settled) -> None:
-        """Timing, rates, seeds: each is written down before the next begins."""
-        plan = self.plan
-        if self.folder.timing(entrant) is None:
-            first = plan.settings(entrant, base, plan.rates[0], plan.seeds[0])
-            clock = self._clock(entrant.model)
-            self.folder.write_timing(entrant, clock.plain() if entrant.remedy == PLAIN else clock.beside(first))
-        known = 0  # the rates of the grid, then one by one those beyond it, then the seeds
-        while not self.late and known < len(wanted := wanted_runs(plan, self.folder, entrant)):
-            known = len(wanted)
-            check_settings(plan, self.folder, entrant, base)  # also of what nobody knew to be wanted when this began
-            with _naming_the_option():
-                self._runs(entrant, {name: plan.settings(entrant, base, *which) for name, which in wanted.items()})
-
-    def _runs(self, entrant: Entrant, wanted: Mapping[str, Config]) -> None:
-        """Runs beside each other, those that are missing; what came to its end is written down."""
-        missing = {run: config for run, config in wanted.items() if self.folder.outcome(entrant, run) is None}
-        check_begun(self.folder, entrant, missing)
-        minutes = None if self.end is None else max(0.0, (self.end - time.monotonic()) / 60)
-        places = {f"{entrant.place}/{run}": config for run, config in missing.items()}
-        folders = train_together(places, self.folder.runs, minutes=minutes, tell=self.tell) if places else []
-        for (run, config), folder in zip(missing.items(), folders, strict=True):
-            if folder.manifest().get("state") in ("finished", "stopped"):
-                trained = kept(f"{entrant.model}: {entrant.remedy}", config, folder, len(missing), self.workers)
-                # Spectra are as long as all the rest, and stay with the run.
-                self.folder.write_outcome(entrant, run, replace(trained, spectra=()))
-
-    def _tidy(self, entrant: Entrant) -> None:
-        """Whoever wrote its last result may have been killed before this."""
-        for run in outcomes(self.plan, self.folder, entrant):
-            self.folder.tidy(entrant, run)
-
-    def _alive(self) -> bool:
-        """Whether the device still answers: after some errors a GPU does no more for a process."""
+def _settle(plan: Plan, folder: ArenaFolder, name: str, deadline: Deadline, tell: Tell) -> Timing | None:
+    """What a step of a plain model takes; None where that is known. What is wrong with its data is told before."""
+    config = plan.models[name]
+    with take_place(config.engine.device) as place:
         try:
-            if self.place.device.type == "cuda":
-                torch.cuda.synchronize(self.place.device)
-        except RuntimeError:
-            return False
-        return True
+            # As runs that choose a rate have them.
+            same = _check_data(plan, folder, name, plan.held_out, place)
+            if not same and plan.held_out and on_all_samples(plan, folder, name):
+                _check_data(plan, folder, name, 0.0, place)
+        except HoldOutError as error:  # which does not know what the option is called here
+            raise HoldOutError(f"{error} In an arena: another --hold-out, or --hold-out 0.") from None
+        if settled(plan, folder, name) is not None:
+            return None
+        with Stopwatch(config, place) as clock:
+            return clock.plain()
+
+
+def _check_data(plan: Plan, folder: ArenaFolder, name: str, hold_out: float, place: Place) -> bool:
+    config = plan.models[name]
+    held_out = replace(config, data=replace(config.data, hold_out=hold_out))
+    task = TASKS[config.task](held_out, place, share_of(config, place.ranks))
+    return check_data(plan, folder, name, task.describe())
+
+
+def _time(entrant: Entrant, plain: Config, config: Config, deadline: Deadline, tell: Tell) -> Timing | Trouble:
+    """What a step of an entrant costs beside the plain one, or why there is none."""
+
+    def timed() -> Timing:
+        with take_place(plain.engine.device) as place, Stopwatch(plain, place) as clock:
+            return clock.plain() if entrant.remedy == PLAIN else clock.beside(config)
+
+    if (reason := refusal(entrant, plain)) is not None:
+        return Trouble("refused", reason)
+    return _tried(entrant, timed)
+
+
+def _train(
+    entrant: Entrant, configs: Mapping[str, Config], folder: ArenaFolder, sharing: int, deadline: Deadline, tell: Tell
+) -> dict[str, Trained] | Trouble:
+    """Runs beside each other; those that came to their end, or why there is none."""
+
+    def trained() -> dict[str, Trained]:
+        places = {f"{entrant.place}/{run}": config for run, config in configs.items()}
+        found = {}
+        for run, one in zip(configs, carry_on(places, folder.runs, deadline=deadline, tell=tell), strict=True):
+            if one.manifest().get("state") in ("finished", "stopped"):
+                about = kept(f"{entrant.model}: {entrant.remedy}", configs[run], one, len(configs), sharing)
+                # Spectra are as long as all the rest, and stay with the run.
+                found[run] = replace(about, spectra=())
+        return found
+
+    return _tried(entrant, trained)
+
+
+def _tried(entrant: Entrant, do: Callable[[], T]) -> T | Trouble:
+    """What goes wrong with a remedy is an outcome; what would go wrong with others too is raised."""
+    try:
+        return do()
+    except (HeldError, HoldOutError, OtherResultsError):
+        raise
+    except Exception as error:
+        if entrant.remedy == PLAIN or is_of_the_disk(error) or not _alive():
+            raise  # no other remedy would fare better
+        return Trouble("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _alive() -> bool:
+    """Whether the device still answers: after some errors a GPU does no more for a process."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True

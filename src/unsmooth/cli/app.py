@@ -33,7 +33,7 @@ EXIT_FOUND = 1
 """A --fail-if condition is met, or activations were NaN or Inf."""
 EXIT_BAD_INPUT = 2
 EXIT_NOT_FINISHED = 3
-"""The minutes given to a training were too few; the same command goes on."""
+"""The time given to a training was too short; the same command goes on."""
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(

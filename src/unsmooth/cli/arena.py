@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unsmooth.cli.console import say
-from unsmooth.cli.options import Debug
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import ALONE, Debug, Working
 from unsmooth.errors import UnsmoothError, expected
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _SPARE = ("memory", "step time", "cosine, start → end", "rate")
 """Columns that a narrow terminal does without, those that are missed least first."""
 
 
+@grouped
 def arena(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="One of `unsmooth ls recipes`.")],
     remedies: Annotated[
@@ -66,13 +67,7 @@ def arena(
             "0 chooses rates on the test set."
         ),
     ] = 0.1,
-    processes: Annotated[int, typer.Option(help="So many share the work and the device; each compiles its own.")] = 1,
-    patience: Annotated[
-        float, typer.Option(help="Minutes in which one of several processes may do nothing; then it is begun anew.")
-    ] = 10.0,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop training after so many; the same command goes on from there.")
-    ] = None,
+    working: Working = ALONE,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of results; default runs/arena/RECIPE.")
     ] = None,
@@ -88,106 +83,24 @@ def arena(
 
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
-    from unsmooth.arena import ArenaFolder, standings
+    from unsmooth.arena import ArenaFolder, Budget, carry_out_arena, plan_arena, standings
+    from unsmooth.arena.checking import OtherResultsError
     from unsmooth.arena.mistakes import check_options
     from unsmooth.arena.plan import check_possible
-    from unsmooth.arena.refusing import OtherResultsError
+    from unsmooth.cli.train import changes_of, config_of
+    from unsmooth.cli.train_progress import shown_progress
+    from unsmooth.executing import HeldError
+    from unsmooth.spec import read_settings, split_at_commas
     from unsmooth.stopping import ended_as_interrupted
 
-    plan = _plan(
-        recipe,
-        remedies,
-        seeds,
-        budget,
-        rates,
-        widen,
-        grid or [],
-        settings or [],
-        size,
-        data,
-        score,
-        probe,
-        hold_out,
-    )
-    if processes < 1:
-        raise expected("--processes of 1 or more", processes, "--processes 4")
-    if minutes is not None and not minutes >= 0:  # nor what is no number
-        raise expected("--minutes of 0 or more", minutes, "--minutes 10")
-    if not 0 < patience < math.inf:
-        raise expected("--patience above 0 and finite", patience, "--patience 10")
-    check_options(plan)
-    check_possible(plan)
-    folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
-    folder.check_writable()
-    if not (quiet or as_json):
-        typer.echo(announcement(plan, processes), err=True)
-    call, before = secrets.token_hex(8), folder.written()
-    try:
-        with ended_as_interrupted():
-            _carry_out(plan, folder, processes, patience, minutes, call, quiet or as_json)
-    except BaseException as error:
-        folder.forget_unbegun()
-        # What was refused, or stopped before its first result, leaves what is told of earlier ones as it is.
-        if not isinstance(error, OtherResultsError) and folder.written() != before:
-            standings(plan, folder).write(folder)
-        if isinstance(error, KeyboardInterrupt):
-            typer.echo("unsmooth: interrupted. The same command goes on from there.", err=True)
-        raise
-    found = standings(plan, folder)
-    found.write(folder)
-    _tell(found, folder, as_json, quiet)
-    return _code(plan, folder, call)
-
-
-def announcement(plan: Plan, processes: int) -> str:
-    """How many runs an arena is, and what a budget in time makes of that: all that is known before the first step."""
-    from unsmooth.report.training.words import duration
-
-    choosing, beyond, scored = plan.runs_of_each
-    entrants = len(plan.entrants)
-    least, most = entrants * (choosing + scored), entrants * (choosing + beyond + scored)
-    count = f"{least} runs" if least == most else f"{least} to {most} runs"
-    tries = f"{choosing} to choose a learning rate" + (f", up to {beyond} more" if beyond else "") + " and "
-    said = f"{count}: {entrants} entrants with {tries if choosing else ''}{scored} scored ones each."
-    if plan.budget is None or plan.budget.seconds is None:
-        said += " The first of them shows how long one takes; --budget 5m would make each about that long."
-    else:
-        seconds = plan.budget.seconds * entrants
-        tried = (choosing, choosing + beyond)
-        ends = dict.fromkeys(duration(seconds * (number * plan.probe + scored)) for number in tried)
-        by = f" among {processes} processes" if processes > 1 else ""
-        said += f" --budget {plan.budget.text} is for one scored run, so about {' to '.join(ends)} for all{by}, "
-        said += "and more for building, evaluation and steps that a remedy makes slower."
-    return f"{said} What is done already is not done again."
-
-
-def _plan(
-    recipe: str,
-    remedies: list[str],
-    seeds: int,
-    budget: str | None,
-    rates: str | None,
-    widen: int,
-    grid: list[str],
-    settings: list[str],
-    size: str,
-    data: str | None,
-    score: str | None,
-    probe: float,
-    hold_out: float,
-) -> Plan:
-    from unsmooth.arena import Budget, plan_arena
-    from unsmooth.cli.train import changes_of, config_of
-    from unsmooth.spec import read_settings, split_at_commas
-
-    changes = changes_of(settings, data=data)
-    for name in read_settings(grid, "--grid KEY=VALUE,VALUE", "--grid depth=12,24"):
+    changes = changes_of(settings or [], data=data)
+    for name in read_settings(grid or [], "--grid KEY=VALUE,VALUE", "--grid depth=12,24"):
         if name in changes:
             raise expected(f"{name} by --set or by --grid, one of the two", "both", f"--grid {name}=… for all of them")
-    return plan_arena(
+    plan = plan_arena(
         config_of(recipe, size, changes),
         [one for text in remedies for one in split_at_commas(text)],
-        grid=grid,
+        grid=grid or [],
         rates=_rates(rates),
         seeds=seeds,
         budget=None if budget is None else Budget.read(budget),
@@ -196,6 +109,28 @@ def _plan(
         hold_out=hold_out,
         widen=widen,
     )
+    crew, deadline = working.crew(quiet or as_json), working.deadline
+    check_options(plan)
+    check_possible(plan)
+    folder = ArenaFolder(out or Path("runs/arena") / recipe, runs)
+    folder.check_writable()
+    call, before = secrets.token_hex(8), folder.written()
+    try:
+        with ended_as_interrupted(), shown_progress(quiet=quiet or as_json) as tell:
+            announce = str if quiet or as_json else partial(say, err=True)
+            carry_out_arena(plan, folder, crew=crew, deadline=deadline, tell=tell, announce=announce, call=call)
+    except BaseException as error:
+        folder.forget_unbegun()
+        # What was refused, or stopped before its first result, leaves what is told of earlier ones as it is.
+        if not isinstance(error, OtherResultsError | HeldError) and folder.written() != before:
+            standings(plan, folder).write(folder)
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo("unsmooth: interrupted. The same command goes on from there.", err=True)
+        raise
+    found = standings(plan, folder)
+    found.write(folder)
+    _tell(found, folder, as_json, quiet)
+    return _code(plan, folder, call)
 
 
 def _rates(text: str | None) -> tuple[float, ...]:
@@ -208,27 +143,6 @@ def _rates(text: str | None) -> tuple[float, ...]:
     if not found:
         raise expected("learning rates with commas between them", repr(text), "--rates 1e-4,3e-4,1e-3")
     return found
-
-
-def _carry_out(
-    plan: Plan,
-    folder: ArenaFolder,
-    processes: int,
-    patience: float,
-    minutes: float | None,
-    call: str,
-    quiet: bool,
-) -> None:
-    from unsmooth.arena import carry_out_arena, share_out
-    from unsmooth.cli.train_progress import shown_progress
-
-    if processes > 1:
-        # Bars of several processes would write over each other.
-        telling = partial(shown_progress, quiet=quiet, bars=False)
-        share_out(plan, folder, processes, minutes=minutes, telling=telling, call=call, patience=patience)
-        return
-    with shown_progress(quiet=quiet) as tell:
-        carry_out_arena(plan, folder, minutes=minutes, tell=tell, call=call)
 
 
 def _tell(found: Standings, folder: ArenaFolder, as_json: bool, quiet: bool) -> None:

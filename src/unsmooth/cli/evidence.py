@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unsmooth.cli.console import say
-from unsmooth.cli.options import Debug
+from unsmooth.cli.groups import grouped
+from unsmooth.cli.options import ALONE, Debug, Working
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import check_writable
+from unsmooth.stopping import ended_as_interrupted
 
 if TYPE_CHECKING:
     from unsmooth.evidence import Bench, Claim, Entry, Specimen
@@ -41,9 +43,6 @@ ScaleOption = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of results.")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of training runs; they are large.")]
 Device = Annotated[str, typer.Option("--device", help="Such as cuda or cpu; auto takes a GPU where there is one.")]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", help="Stop training after so many; the same command goes on from there.")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no results.")]
 
 
@@ -85,13 +84,14 @@ def show(
 
 
 @evidence.command("run")
+@grouped
 def run_claims(
     claim: Annotated[str, typer.Argument(metavar="CLAIM|all", help="One of `unsmooth ls claims`, or all of them.")],
     scale: ScaleOption = "tiny",
     out: Out = Path("evidence"),
     runs: Runs = Path("runs/evidence"),
     device: Device = "auto",
-    minutes: Minutes = None,
+    working: Working = ALONE,
     models: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,13 +107,13 @@ def run_claims(
 
     every = [one for one in in_order() if not one.waits_for]
     chosen = every if claim == "all" else [CLAIMS[claim]]
-    bench = _bench(scale, out, runs, device, minutes, models or ())
-    end = None if minutes is None else time.monotonic() + 60 * minutes
-    codes = [_run_one(one, _left(bench, end), quiet) for one in chosen]
+    bench = _bench(scale, out, runs, device, working, quiet, models or ())
+    codes = [_run_one(one, bench, quiet) for one in chosen]
     return max(codes, key=_WORST.index)
 
 
 @evidence.command()
+@grouped
 def train(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="One of `unsmooth ls studies`.")],
     scale: ScaleOption = "tiny",
@@ -121,7 +121,7 @@ def train(
     variants: Annotated[
         list[str] | None, typer.Option("--variant", metavar="NAME", help="This one alone; may be repeated.")
     ] = None,
-    minutes: Minutes = None,
+    working: Working = ALONE,
     out: Out = Path("evidence"),
     runs: Runs = Path("runs/evidence"),
     device: Device = "auto",
@@ -131,13 +131,10 @@ def train(
     look_only: Annotated[
         bool, typer.Option("--look-only", help="Train nothing; measure the trained models that are there once more.")
     ] = False,
-    sharing: Annotated[
-        int, typer.Option("--sharing", help="How many commands like this one share the GPU, for minutes as told.")
-    ] = 1,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Train the runs of a study, in pieces where --minutes are few; at scale tiny unless told otherwise."""
+    """Train the runs of a study, in pieces where --total-budget is short; at scale tiny unless told otherwise."""
     from unsmooth.cli.app import EXIT_NOT_FINISHED
     from unsmooth.cli.evidence_tables import print_runs
     from unsmooth.cli.train_progress import shown_progress
@@ -145,12 +142,10 @@ def train(
     from unsmooth.evidence.carrying import look_again
 
     wanted = STUDIES[study]
-    if sharing < 1:
-        raise expected("--sharing of 1 or more", sharing, "--sharing 2")
-    bench = replace(_bench(scale, out, runs, device, minutes), sharing=sharing)
+    bench = _bench(scale, out, runs, device, working, quiet)
     code = 0
     try:
-        with shown_progress(quiet=quiet) as tell:
+        with ended_as_interrupted(), shown_progress(quiet=quiet) as tell:
             told = replace(bench, tell=tell)
             if look_only:
                 look_again(wanted, told)
@@ -212,7 +207,7 @@ def _run_one(claim: Claim, bench: Bench, quiet: bool) -> int:
     from unsmooth.evidence.ledger import gpu_minutes
 
     try:
-        with shown_progress(quiet=quiet) as tell:
+        with ended_as_interrupted(), shown_progress(quiet=quiet) as tell:
             record = run_claim(claim, replace(bench, tell=tell))
     except UnsmoothError as error:
         say(f"unsmooth: {claim.id}: {' '.join(str(error).split())}", err=True)
@@ -226,16 +221,24 @@ def _run_one(claim: Claim, bench: Bench, quiet: bool) -> int:
 _WORST = (0, 3, 2)  # exit codes from the best to the worst: all done, not finished, not to be done as asked
 
 
-def _bench(scale: str, out: Path, runs: Path, device: str, minutes: float | None, models: Sequence[str] = ()) -> Bench:
+def _bench(
+    scale: str, out: Path, runs: Path, device: str, working: Working, quiet: bool, models: Sequence[str] = ()
+) -> Bench:
     from unsmooth.evidence import Bench
     from unsmooth.evidence.scale import known_scale
 
-    known = known_scale(scale)
-    if minutes is not None and minutes < 0:
-        raise expected("--minutes of 0 or more", minutes, "--minutes 10")
+    known, crew, deadline = known_scale(scale), working.crew(quiet), working.deadline
     check_writable(out)
-    specimens = [_specimen(name) for name in models]
-    return Bench(scale=known, out=out, runs=runs, device=device, specimens=specimens, minutes=minutes)
+    return Bench(
+        scale=known,
+        out=out,
+        runs=runs,
+        device=device,
+        specimens=[_specimen(name) for name in models],
+        crew=crew,
+        deadline=deadline,
+        announce=None if quiet else partial(say, err=True),
+    )
 
 
 def _specimen(name: str) -> Specimen:
@@ -244,11 +247,6 @@ def _specimen(name: str) -> Specimen:
     from unsmooth.models import load
 
     return Specimen(name=name, load=lambda: load(name), data=bundled_page)
-
-
-def _left(bench: Bench, end: float | None) -> Bench:
-    """With the minutes that are left, of those that were given to all claims together."""
-    return bench if end is None else replace(bench, minutes=max(0.0, (end - time.monotonic()) / 60))
 
 
 def _entries(results: Path | None) -> list[Entry]:

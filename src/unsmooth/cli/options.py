@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,9 @@ from unsmooth.cli.ranks import own_device
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from unsmooth.executing import Crew
+    from unsmooth.stopping import Deadline
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 """Where the demo models are not in the installation."""
@@ -75,8 +79,52 @@ class Showing:
         return {**vars(self), "device": own_device(self.device)}
 
 
-AS_STORED, ALL_OF_IT = Loading(), Showing()
-"""What the two groups are unless told otherwise."""
+@dataclass(frozen=True)
+class Working:
+    """Who trains, and for how long: a group of options."""
+
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|ray|slurm",
+            help="Who trains: processes of this machine, a Ray cluster, SLURM through submitit. Default this process, "
+            "or as many of this machine as --processes says.",
+        ),
+    ] = None
+    processes: Annotated[int, typer.Option(help="So many at a time; those of one machine share its device.")] = 1
+    cores: Annotated[float | None, typer.Option(help="Of each process; default this machine's, shared.")] = None
+    gpus: Annotated[
+        float | None,
+        typer.Option(help="Of each process of ray or slurm; default this machine's, shared."),
+    ] = None
+    patience: Annotated[
+        float, typer.Option(help="Minutes in which a process may have nothing to tell; then another takes its run up.")
+    ] = 10.0
+    total_budget: Annotated[
+        str | None,
+        typer.Option(metavar="2h|90m|30s", help="Of all runs: save and stop then; the same command goes on."),
+    ] = None
+
+    def crew(self, quiet: bool) -> Crew:
+        """Who trains."""
+        from unsmooth.cli.train_progress import shown_progress
+        from unsmooth.executing import Crew
+
+        # Bars of several processes would write over each other.
+        telling = partial(shown_progress, quiet=quiet, bars=False)
+        own = {"cores": self.cores, "gpus": self.gpus, "patience": 60.0 * self.patience, "telling": telling}
+        return Crew.chosen(self.engine, self.processes, **own)
+
+    @property
+    def deadline(self) -> Deadline:
+        """From now on."""
+        from unsmooth.stopping import Deadline
+
+        return Deadline.read(self.total_budget)
+
+
+AS_STORED, ALL_OF_IT, ALONE = Loading(), Showing(), Working()
+"""What the groups are unless told otherwise."""
 
 
 def bundled_page() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +11,8 @@ from unsmooth.evidence.scale import SEEDS, Scale
 from unsmooth.evidence.specimen import Specimen
 from unsmooth.evidence.store import Store
 from unsmooth.evidence.study import STUDIES, Trained
+from unsmooth.executing import Crew
+from unsmooth.stopping import Deadline
 from unsmooth.training import Progress
 
 T = TypeVar("T")
@@ -26,9 +28,11 @@ class Bench:
         runs: Folder of training runs: large, and not for sharing.
         device: Where to train; "auto" takes a GPU where there is one.
         specimens: Models that others trained, besides those that come with the package.
-        minutes: Stop training after so many; call again to go on. 0 trains nothing.
-        sharing: How many commands like this one share the GPU; what a run's minutes are divided by.
-        tell: Called with every `Progress` of a training run.
+        crew: Who trains: this process, others of this machine, Ray, SLURM.
+        deadline: Stop training then; call again to go on. Of 0 seconds: train nothing.
+        tell: Called with every `Progress` of a training run in this process.
+        announce: Called with how many runs there are and about how long they take, before the first of them; nothing is
+            timed for it where it is None.
     """
 
     scale: Scale = "tiny"
@@ -36,9 +40,10 @@ class Bench:
     runs: Path = Path("runs/evidence")
     device: str = "auto"
     specimens: Sequence[Specimen] = ()
-    minutes: float | None = None
-    sharing: int = 1
+    crew: Crew = field(default_factory=Crew)
+    deadline: Deadline = field(default_factory=Deadline)
     tell: Callable[[Progress], None] = lambda _: None
+    announce: Callable[[str], object] | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:

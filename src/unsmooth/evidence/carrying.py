@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.keeping import differing_settings, kept, rounded
 from unsmooth.evidence.study import Study, Trained
-from unsmooth.evidence.together import train_together
+from unsmooth.executing import Driver, Job, forecast
 from unsmooth.models.load import load
-from unsmooth.training import Config, RunFolder
-from unsmooth.training.holding import held
+from unsmooth.stopping import Deadline
+from unsmooth.training import Config, RunFolder, carry_on
+from unsmooth.training.driving import Tell, side_by_side_on
 from unsmooth.training.place import take_place
 from unsmooth.training.plain import from_plain
+from unsmooth.training.stopwatch import seconds_of_a_run
+
+Run = tuple[str, int]
+"""Variant and seed."""
 
 
 class NotFinishedError(UnsmoothError):
@@ -42,19 +48,24 @@ def carry_out_study(
         look: Whether the study measures further things on each trained model; `look_again` does so later.
 
     Raises:
-        NotFinishedError: `bench.minutes` were too few.
+        NotFinishedError: The time of the bench was too short.
     """
     configs = study.configs(bench)
     wanted = list(configs) if variants is None else list(variants)
     for variant in wanted:
         if variant not in configs:
             raise expected(f"a variant of {study.name}", repr(variant), f"one of {', '.join(configs)}")
-    end = None if bench.minutes is None else time.monotonic() + 60 * bench.minutes
     chosen = tuple(study.seeds(bench) if seeds is None else seeds)
-    for seed in chosen:
-        named = {variant: _set(configs[variant], seed, bench) for variant in wanted}
-        _carry_out_seed(study, bench, named, end, look)
+    named = {(variant, seed): _set(configs[variant], seed, bench) for seed in chosen for variant in wanted}
     known = _known(study, bench)
+    for run in named.keys() & known.keys():
+        _check_same(known[run], named[run], study)
+    if left := [run for run in named if run not in known]:
+        if not bench.deadline.nothing:  # else for what is there already: nothing is built
+            _train(study, bench, {run: named[run] for run in left}, look)
+        known = _known(study, bench)
+        if left := [run for run in left if run not in known]:
+            raise _not_finished(study, left)
     return [known[variant, seed] for variant in wanted for seed in chosen]
 
 
@@ -64,60 +75,83 @@ def look_again(study: Study, bench: Bench) -> list[Trained]:
     for run in bench.store.study(study.name, bench.scale):
         config = from_plain(Config, run.config)
         folder = RunFolder(_home(study, bench) / _place(run.variant, config))
-        runs.append(replace(run, looked=_looked(study, config, folder, bench)) if folder.finished else run)
+        here = _set(config, run.seed, bench)
+        runs.append(replace(run, looked=_looked(study, here, folder)) if folder.finished else run)
     bench.store.write_study(study.name, bench.scale, runs)
     return runs
 
 
-def _looked(study: Study, config: Config, folder: RunFolder, bench: Bench) -> dict[str, Any]:
-    with take_place(bench.device) as place:
+def _looked(study: Study, config: Config, folder: RunFolder) -> dict[str, Any]:
+    with take_place(config.engine.device) as place:
         found: dict[str, Any] = rounded(study.look(load(folder.final, device=place.device), config, place.device))
         return found
 
 
-def _carry_out_seed(study: Study, bench: Bench, configs: Mapping[str, Config], end: float | None, look: bool) -> None:
-    """All variants of one seed together, so that what is compared shares the machine and the moment."""
-    known = _known(study, bench)
-    left = {}
-    for variant, config in configs.items():
-        if (variant, config.seed) in known:
-            _check_same(known[variant, config.seed], config, study)
-        else:
-            left[variant] = config
-    if not left:
-        return
-    if bench.minutes == 0:  # for what is there already: nothing is built
-        raise _not_finished(study, left)
-    minutes = None if end is None else (end - time.monotonic()) / 60
-    places = {_place(variant, config): config for variant, config in left.items()}
-    folders = train_together(places, _home(study, bench), minutes=minutes, tell=bench.tell)
-    done: dict[tuple[str, int], Trained] = {}
-    for (variant, config), folder in zip(left.items(), folders, strict=True):
+def _train(study: Study, bench: Bench, left: Mapping[Run, Config], look: bool) -> None:
+    """Seed by seed: variants of one seed together on a GPU, so that what is compared shares machine and moment."""
+    at_once = side_by_side_on(bench.device)
+    home, sharing = _home(study, bench), bench.crew.processes
+    jobs = list[Job]()
+    for seed in dict.fromkeys(seed for _, seed in left):
+        runs = {run: config for run, config in left.items() if run[1] == seed}
+        parts = math.ceil(len(runs) / at_once)
+        for part in range(parts):
+            some = dict(list(runs.items())[part * len(runs) // parts : (part + 1) * len(runs) // parts])
+            key = f"{study.name}: {', '.join(variant for variant, _ in some)} of seed {seed}"
+            work = partial(_trained, study if look else None, some, home, sharing)
+            jobs.append(Job(key, work, lambda found: _add(found, study, bench)))
+    with Driver(home, bench.crew, bench.deadline, bench.tell) as driver:
+        if bench.announce is not None:
+            tell, (first, *_) = bench.announce, left.values()
+            sizes = [_size(config) / _size(first) for config in left.values()]
+
+            def announce(seconds: float) -> None:
+                tell(f"{study.name}: {forecast(len(left), seconds * sum(sizes), bench.crew)}")
+
+            driver.hand_out(lambda: [Job("time a step", partial(_seconds, first), announce)])
+        driver.hand_out(lambda: jobs)
+
+
+def _seconds(config: Config, deadline: Deadline, tell: Tell) -> float:
+    return seconds_of_a_run(config)
+
+
+def _size(config: Config) -> float:
+    """What the time of a run goes with."""
+    return float(config.steps or config.epochs or 0) * config.network.depth
+
+
+def _trained(
+    study: Study | None, configs: Mapping[Run, Config], home: Path, sharing: int, deadline: Deadline, tell: Tell
+) -> dict[Run, Trained]:
+    """Of runs side by side those that came to their end, with what the study, if any, looks at."""
+    places = {_place(variant, config): config for (variant, _), config in configs.items()}
+    done = {}
+    for (run, config), folder in zip(
+        configs.items(), carry_on(places, home, deadline=deadline, tell=tell), strict=True
+    ):
         if folder.manifest().get("state") in ("finished", "stopped"):
-            run = kept(variant, config, folder, len(left), bench.sharing)
-            if look and folder.finished:
-                run = replace(run, looked=_looked(study, config, folder, bench))
-            done[variant, config.seed] = run
-    _add(done, study, bench)
-    if unfinished := {variant: config for variant, config in left.items() if (variant, config.seed) not in done}:
-        raise _not_finished(study, unfinished)
+            done[run] = kept(run[0], config, folder, len(configs), sharing)
+            if study is not None and folder.finished:
+                done[run] = replace(done[run], looked=_looked(study, config, folder))
+    return done
 
 
-def _not_finished(study: Study, left: Mapping[str, Config]) -> NotFinishedError:
-    seed = next(iter(left.values())).seed
+def _not_finished(study: Study, left: Sequence[Run]) -> NotFinishedError:
+    seed = left[0][1]
+    variants = ", ".join(variant for variant, of in left if of == seed)
     return NotFinishedError(
-        f"Expected {study.name} to be trained in the time given but {', '.join(left)} of seed {seed} is not done. "
+        f"Expected {study.name} to be trained in the time given but {variants} of seed {seed} is not done. "
         "Try the same command again: it goes on from there."
     )
 
 
-def _add(done: Mapping[tuple[str, int], Trained], study: Study, bench: Bench) -> None:
-    """Beside what is there by now: another command may have trained other runs of the study meanwhile."""
+def _add(done: Mapping[Run, Trained], study: Study, bench: Bench) -> None:
+    """Beside what is there by now."""
     order = {variant: place for place, variant in enumerate(study.configs(bench))}
-    with held(_home(study, bench), f"results of {study.name} that can be written", wait=True):
-        known = {**_known(study, bench), **done}
-        runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
-        bench.store.write_study(study.name, bench.scale, runs)
+    known = {**_known(study, bench), **done}
+    runs = sorted(known.values(), key=lambda run: (order.get(run.variant, len(order)), run.seed))
+    bench.store.write_study(study.name, bench.scale, runs)
 
 
 def _home(study: Study, bench: Bench) -> Path:
@@ -132,7 +166,7 @@ def _set(config: Config, seed: int, bench: Bench) -> Config:
     return replace(config, seed=seed, engine=replace(config.engine, device=bench.device))
 
 
-def _known(study: Study, bench: Bench) -> dict[tuple[str, int], Trained]:
+def _known(study: Study, bench: Bench) -> dict[Run, Trained]:
     return {(run.variant, run.seed): run for run in bench.store.study(study.name, bench.scale)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ import torch
 
 from unsmooth.errors import expected
 from unsmooth.models.randomise import private_randomness
-from unsmooth.stopping import asked_to_stop
+from unsmooth.stopping import Deadline, asked_to_stop
 from unsmooth.training.config import Config
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
@@ -24,26 +23,26 @@ AT_ONCE = 4
 """Runs that share a GPU at a time: more of them wait for each other rather than for the host."""
 
 
-def carry_out(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, minutes: float | None = None) -> None:
-    """Take runs to their end, or for so many minutes; those whose turn does not come wait for a resume."""
-    end = None if minutes is None else time.monotonic() + 60 * minutes
+def side_by_side_on(device: str) -> int:
+    """How many runs share a device, as settings name it, at a time."""
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return AT_ONCE if on_gpu else 1
+
+
+def carry_out(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, deadline: Deadline) -> None:
+    """Take runs to their end, or save them when the time is up; those whose turn does not come wait for a resume."""
     at_once = AT_ONCE if place.device.type == "cuda" and place.ranks == 1 else 1
     with ExitStack() as stack:
         for _, folder in runs if place.first else ():
             stack.enter_context(folder.held())
         for start in range(0, len(runs), at_once):
-            if start == 0 or not late(end, place):
-                _together(runs[start : start + at_once], place, tell, end)
+            if start == 0 or not place.anywhere(deadline.late):  # all processes have to ask
+                _together(runs[start : start + at_once], place, tell, deadline)
 
 
-def late(end: float | None, place: Place) -> bool:
-    """Whether the time is up for any process; all of them have to ask."""
-    return end is not None and place.anywhere(time.monotonic() > end)
-
-
-def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, end: float | None) -> None:
+def _together(runs: Sequence[tuple[Config, RunFolder]], place: Place, tell: Tell, deadline: Deadline) -> None:
     with surrounded(runs[0][0], place):
-        side_by_side([Run(one, folder, place, tell) for one, folder in runs], end)
+        side_by_side([Run(one, folder, place, tell) for one, folder in runs], deadline)
 
 
 @contextmanager
@@ -57,7 +56,7 @@ def surrounded(config: Config, place: Place) -> Iterator[None]:
             yield
 
 
-def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
+def side_by_side(runs: Sequence[Run], deadline: Deadline | None = None) -> None:
     """Move all runs on in turn until each is done, or paused because the time is up; on a GPU their steps overlap.
 
     Raises:
@@ -69,7 +68,7 @@ def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
         while going:
             for run in list(going):
                 try:
-                    if not _moved(run, end, asked):
+                    if not _moved(run, deadline or Deadline(), asked):
                         continue
                 except LossNotFiniteError as error:
                     lost.append(error)
@@ -80,14 +79,14 @@ def side_by_side(runs: Sequence[Run], end: float | None = None) -> None:
         raise lost[0]
 
 
-def _moved(run: Run, end: float | None, asked: Callable[[], bool]) -> bool:
+def _moved(run: Run, deadline: Deadline, asked: Callable[[], bool]) -> bool:
     """One step on; whether it was the last for now."""
     if not run.done:
         run.advance()  # at least once, however little time there is
     if run.done:
         run.finish()
         return True
-    if run.may_pause and (asked() or late(end, run.place)):
+    if run.may_pause and (asked() or run.place.anywhere(deadline.late)):
         run.pause()
         return True
     return False

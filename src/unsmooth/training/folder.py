@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.executing.holding import NOTE, held
 from unsmooth.files import DRAFT, check_writable, finite, read_json, write_whole
 from unsmooth.training.config import Config
 from unsmooth.training.durable import sync_file
-from unsmooth.training.holding import held
 from unsmooth.training.lines import read_lines
 from unsmooth.training.plain import from_plain, to_plain
 
@@ -49,13 +49,18 @@ class RunFolder:
         return self.path / "final-average"
 
     @property
+    def begun(self) -> bool:
+        """Whether its settings are there."""
+        return (self.path / "config.json").exists()
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, and the trained model is there."""
         return self.manifest().get("state") == "finished" and self.final.is_dir()
 
     def create(self, config: Config) -> None:
         """Write the settings, before anything else is done: from here on the run can be resumed."""
-        if (self.path / "config.json").exists():
+        if self.begun:
             raise expected(
                 "a new folder for the run", f"one that holds a run ({self.path})", "--resume, or another --out"
             )
@@ -66,7 +71,7 @@ class RunFolder:
         """Take the settings away again where the run could not even be built, so that it may be started anew."""
         if self.manifest():
             return
-        for name in ("config.json", ".lock"):
+        for name in ("config.json", ".lock", NOTE):
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()

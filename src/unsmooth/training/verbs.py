@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.executing.holding import HeldError
+from unsmooth.stopping import Deadline
 from unsmooth.training.config import Config
 from unsmooth.training.driving import Tell, carry_out
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.journal import Progress
 from unsmooth.training.place import take_place
 from unsmooth.training.plain import paths
+from unsmooth.training.run import LossNotFiniteError
+
+Run = tuple[Config, RunFolder]
 
 
 def train(
@@ -61,49 +66,55 @@ def train_all(
         for one in range(seeds)
     }
     runs = [(config, RunFolder(path, _called(path, Path(out)))) for path, config in wanted.items()]
-    with take_place(runs[0][0].engine.device) as place:
-        if place.first:
-            for config, folder in runs:
-                folder.create(config)
-        place.wait()
-        try:
-            carry_out(runs, place, tell, minutes)
-        except UnsmoothError:
-            for _, folder in runs if place.first else ():
-                folder.forget_unbegun()
-            raise
+    _carry(runs, tell, Deadline.in_minutes(minutes))
     return [folder for _, folder in runs]
 
 
+def _carry(runs: Sequence[Run], tell: Tell, deadline: Deadline, again: bool = False) -> None:
+    """Begin those that are not, and take all of them to their end; what could not even be built is taken away again."""
+    with take_place(runs[0][0].engine.device) as place:
+        for config, folder in runs if place.first else ():
+            if not (again and folder.begun):
+                folder.create(config)
+        place.wait()
+        try:
+            carry_out(runs, place, tell, deadline)
+        except UnsmoothError as error:
+            for _, folder in runs if place.first and not isinstance(error, HeldError) else ():
+                folder.forget_unbegun()
+            raise
+
+
 def carry_on(
-    configs: Mapping[str, Config], out: str | Path, *, minutes: float | None = None, tell: Tell = lambda _: None
+    configs: Mapping[str, Config], out: str | Path, *, deadline: Deadline | None = None, tell: Tell = lambda _: None
 ) -> list[RunFolder]:
     """Start those runs that are not in `out` yet, and take up those that are, from their newest checkpoints.
+
+    One may lose its numbers: that is an outcome, and the others go on without it.
 
     Args:
         configs: Name of a folder below `out` to what is trained in it; what is there with other settings is refused.
         out: Folder of the runs.
-        minutes: Save and stop after so many; call it again to go on.
+        deadline: Save and stop then; call it again to go on.
         tell: Called with every `Progress`.
+
+    Returns:
+        The folders of the runs: finished, stopped where the loss is no number any more, or paused.
     """
     runs = [(config, RunFolder(Path(out) / name, name)) for name, config in configs.items()]
-    begun = [folder.path for _, folder in runs if (folder.path / "config.json").exists()]
+    lost = list[RunFolder]()
     for config, folder in runs:
-        if folder.path in begun:
+        if folder.begun:
             _check_same(folder.config(), config, folder)
-    left = [(config, folder) for config, folder in runs if not folder.finished]
-    if left:
-        with take_place(left[0][0].engine.device) as place:
-            for config, folder in left if place.first else ():
-                if folder.path not in begun:
-                    folder.create(config)
-            place.wait()
-            try:
-                carry_out(left, place, tell, minutes)
-            except UnsmoothError:
-                for _, folder in left if place.first else ():
-                    folder.forget_unbegun()
+    while left := [(config, folder) for config, folder in runs if not folder.finished and folder not in lost]:
+        try:
+            _carry(left, tell, deadline or Deadline(), again=True)
+            break
+        except LossNotFiniteError:
+            stopped = [folder for _, folder in left if folder.manifest().get("state") == "stopped"]
+            if not stopped:
                 raise
+            lost += stopped
     return [folder for _, folder in runs]
 
 
@@ -138,7 +149,7 @@ def resume(
     left = [(one, folder) for one, folder in zip(configs, folders, strict=True) if not folder.finished]
     if left:
         with take_place(configs[0].engine.device) as place:
-            carry_out(left, place, tell, minutes)
+            carry_out(left, place, tell, Deadline.in_minutes(minutes))
     return folders
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +378,27 @@ def test_studies_that_wait_for_another_are_refused(capsys: pytest.CaptureFixture
     for name in waiting:
         assert main(["run", name, "--runs", str(tmp_path), "--data", str(tmp_path)]) == 2
         assert "says to go on with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--processes", "2", "--longer"]], ids=["here", "two processes"])
+def test_the_command_tells_what_is_ahead_and_goes_on(
+    more: list[str], images: tuple[Path, Data], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, data = images
+    registration = tiny(data)
+    said = tmp_path / "tiny.json"
+    said.write_text(json.dumps(asdict(registration)))
+    words = ["run", str(said), "--runs", str(tmp_path), "--data", str(source), "--device", "cpu", *more]
+    assert main([*words, "--total-budget", "0s"]) == 3
+    first, last = capfd.readouterr().out.splitlines()
+    assert re.match(rf"tiny {registration.digest}: \d pieces, \d+ runs, about .* on this machine", first)
+    assert json.loads(last) == {"pieces": len(registration.all_pieces()), "done": 0}
+    assert main(words) == 0
+    told = capfd.readouterr().out.splitlines()
+    assert json.loads(told[-1])["done"] == len(registration.all_pieces())
+    assert any(" members of " in line for line in told)
+    for piece in registration.all_pieces():
+        found = json.loads(gzip.decompress(file_of(tmp_path / "tiny", piece).read_bytes()))
+        assert not missing(registration, found["members"], {})
+    assert main([*words, "--engine", "nosuch"]) == 2
+    assert "Expected a known engine but got 'nosuch'" in capfd.readouterr().err

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,10 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.grid.images import pictures
 from unsmooth.evidence.grid.judging import table, twins_of
-from unsmooth.evidence.grid.piece import file_of, missing, operations, read_piece, run_piece, speed
+from unsmooth.evidence.grid.piece import file_of, missing, newest, operations, read_piece, run_piece, speed
 from unsmooth.evidence.grid.registration import Piece, Registration, registered
 from unsmooth.evidence.grid.verdicts import verdicts
 from unsmooth.evidence.written import write_json
+from unsmooth.executing import Crew, Driver, Job, forecast
+from unsmooth.executing.worker import Tell
+from unsmooth.stopping import Deadline, ended_as_interrupted
 
 
 def main(words: list[str] | None = None) -> int:
@@ -35,9 +39,13 @@ def main(words: list[str] | None = None) -> int:
             print(write_json(out, {**table(registration, folder), **verdicts(registration, folder)}))
             return 0
         pieces = _chosen(registration, given)
+        crew = Crew.chosen(given.engine, given.processes, cores=given.cores, gpus=given.gpus, telling=_printed)
+        print(_plan(registration, folder, pieces, given, crew), flush=True)
         if given.verb == "plan":
-            return _plan(registration, folder, pieces, given.device)
-        return _run(registration, folder, pieces, given)
+            print(f"Then what their losses lead to. {registration.budget}")
+            return 0
+        with ended_as_interrupted():
+            return _run(registration, folder, pieces, given, crew)
     except UnsmoothError as error:
         print(f"unsmooth: {error}", file=sys.stderr)
         return 2
@@ -53,63 +61,80 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="what `table` and `pack` write; evidence/full/grid/NAME.json, grid.npz"
     )
     parser.add_argument("--pieces", nargs="*", default=[], help="only those whose names begin so, such as post-24")
-    parser.add_argument(
-        "--part", default="1/1", help="of the pieces, such as 2/3: for several commands beside each other"
-    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--attention", choices=("any", "math"), default="any", help="math: plain products, no fused kernel"
     )
-    parser.add_argument("--minutes", type=float, help="begin nothing that would take longer")
+    parser.add_argument("--total-budget", help="such as 2h or 90m: begin nothing that would take longer")
+    parser.add_argument("--engine", help="who runs pieces; default this process, or several of them")
+    parser.add_argument("--processes", type=int, default=1, help="pieces at a time")
+    parser.add_argument("--cores", type=float, help="for each piece")
+    parser.add_argument(
+        "--gpus", type=float, help="for each piece, where the engine hands them out; may be less than 1"
+    )
     parser.add_argument("--longer", action="store_true", help="then train longer what neither trains nor fails")
     parser.add_argument("--members-at-a-time", type=int, help="default: as many as the memory holds")
     return parser
 
 
 def _chosen(registration: Registration, given: argparse.Namespace) -> list[Piece]:
-    part, parts = (int(word) for word in given.part.split("/"))
-    begin = tuple(given.pieces) or ("",)
-    return [piece for piece in registration.all_pieces() if piece.name.startswith(begin)][part - 1 :: parts]
+    return [piece for piece in registration.all_pieces() if piece.name.startswith(tuple(given.pieces) or ("",))]
 
 
-def _plan(registration: Registration, folder: Path, pieces: list[Piece], device: str) -> int:
+def _plan(registration: Registration, folder: Path, pieces: list[Piece], given: argparse.Namespace, crew: Crew) -> str:
     """What there is to do, and about how long it takes."""
-    members = seconds = 0.0
+    members, seconds = 0, 0.0
     for piece in pieces:
         found = read_piece(file_of(folder, piece), registration) or {"members": []}
         wanted = missing(registration, found["members"], twins_of(registration, folder, piece.width))
         members += len(wanted)
-        seconds += sum(operations(registration, piece, member) for member in wanted) / speed(found, device)
-    print(f"{registration.name} {registration.digest}: {len(pieces)} pieces, {members:.0f} members to train,")
-    print(f"about {seconds / 60:.1f} minutes on {device}, then what their losses lead to. {registration.budget}")
-    return 0
+        rate = speed(found if "seconds" in found.get("made", {}) else newest(folder), given.device)
+        seconds += sum(operations(registration, piece, member) for member in wanted) / rate
+    return f"{registration.name} {registration.digest}: {len(pieces)} pieces, {forecast(members, seconds, crew)}"
 
 
-def _run(registration: Registration, folder: Path, pieces: list[Piece], given: argparse.Namespace) -> int:
+def _run(registration: Registration, folder: Path, pieces: list[Piece], given: argparse.Namespace, crew: Crew) -> int:
     if registration.after is not None:
         before = registered(registration.after)
         said = verdicts(before, given.runs / before.name).get("go", "not run in full")
         if said != "go on":
             hint = f"`python -m unsmooth.evidence.grid run {before.name}` first"
             raise expected(f"that {before.name} says to go on with {registration.name}", said, hint)
-    end = None if given.minutes is None else time.monotonic() + 60 * given.minutes
-    done = []
-    for piece in pieces:
-        with sdpa_kernel([SDPBackend.MATH]) if given.attention == "math" else nullcontext():
-            whole = run_piece(
+    whole = dict.fromkeys(pieces, False)
+
+    def jobs(longer: bool) -> Iterator[Job]:
+        for piece in pieces:
+            work = partial(
+                run_piece,
                 folder,
                 piece,
                 registration,
                 given.data,
                 device=given.device,
                 at_a_time=given.members_at_a_time,
-                until=end,
-                twins=twins_of(registration, folder, piece.width) if given.longer else None,
-                tell=lambda line: print(line, flush=True),
+                twins=twins_of(registration, folder, piece.width) if longer else None,
             )
-        done.append(whole)
-    print(json.dumps({"pieces": len(done), "done": sum(done)}))
-    return 0 if all(done) else 3
+            yield Job(piece.name, partial(_run_piece, given.attention, work), partial(whole.__setitem__, piece))
+
+    # Whoever is trained longer is so by what shallow twins reached: all of them come first.
+    with Driver(folder, crew, Deadline.read(given.total_budget), _print) as driver:
+        for longer in (False, True) if given.longer else (False,):
+            driver.hand_out(partial(jobs, longer))
+    print(json.dumps({"pieces": len(whole), "done": sum(whole.values())}))
+    return 0 if all(whole.values()) else 3
+
+
+def _run_piece(attention: str, work: Callable[..., bool], deadline: Deadline, tell: Tell) -> bool:
+    with sdpa_kernel([SDPBackend.MATH]) if attention == "math" else nullcontext():
+        return work(deadline=deadline, tell=tell)
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _printed() -> AbstractContextManager[Tell]:
+    return nullcontext(_print)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registrat
 from unsmooth.evidence.provenance import made
 from unsmooth.files import finite, read_json, write_whole
 from unsmooth.schema import parse
+from unsmooth.stopping import Deadline
 from unsmooth.training.ensemble import Alone, Ensemble, warm_cosine
 
 FORMAT = 1
@@ -53,7 +54,7 @@ def run_piece(
     *,
     device: str = "cpu",
     at_a_time: int | None = None,
-    until: float | None = None,
+    deadline: Deadline | None = None,
     twins: Mapping[float | str, float] | None = None,
     tell: Tell = print,
 ) -> bool:
@@ -66,7 +67,7 @@ def run_piece(
         source: Where the images are: a data folder, or a file.
         device: Where to train.
         at_a_time: Members side by side; None for as many as the memory holds.
-        until: On the clock of `time.monotonic`; what would not be done by then is left for another time.
+        deadline: What would not be done by then is left for another time.
         twins: Gain to loss of the shallow pre-norm twin, with which skill is worked out; without, no configuration is
             trained longer.
         tell: Called with lines of progress.
@@ -102,7 +103,7 @@ def run_piece(
             start = time.monotonic()
             work = sum(operations(registration, piece, member) for member in group)
             seconds = work / speed(found if "seconds" in found.get("made", {}) else newest(folder), device)
-            if until is not None and start + seconds > until:
+            if deadline is not None and not deadline.allows(seconds):
                 tell(f"{piece.name}: {len(wanted)} members left, for want of {seconds:.0f} s")
                 return False
             _run(found, network_of, registration, piece, samples, group, there, tell)

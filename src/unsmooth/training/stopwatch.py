@@ -15,7 +15,7 @@ import torch
 
 from unsmooth.training import Config, RunFolder
 from unsmooth.training.driving import surrounded
-from unsmooth.training.place import Place
+from unsmooth.training.place import Place, take_place
 from unsmooth.training.run import Run
 
 ROUNDS = 5
@@ -51,8 +51,10 @@ class Stopwatch:
         self._place, self._open = place, ExitStack()
         self._plain, self.memory = self._open.enter_context(_ready(plain, place))
 
-    def close(self) -> None:
-        """Let go of the plain run."""
+    def __enter__(self) -> Stopwatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def plain(self) -> Timing:
@@ -73,6 +75,12 @@ class Stopwatch:
             rounds = [[_seconds(one, count) for one, count in zip(pair, steps, strict=True)] for _ in range(ROUNDS)]
             ratio = statistics.median(taken / plain for plain, taken in rounds)
             return Timing(statistics.median(taken for _, taken in rounds), ratio, memory, _unit(run))
+
+
+def seconds_of_a_run(config: Config) -> float:
+    """About what a run takes, by a step of it."""
+    with take_place(config.engine.device) as place, _ready(config, place) as (run, _):
+        return _seconds(run, 1) * run.table.steps
 
 
 @contextmanager
