@@ -163,14 +163,15 @@ def _hook_tap(
     module: nn.Module, tap: Tap, hook: Hooks, see: Callable[[Tensor], None], absent: Callable[[str], SiteError]
 ) -> None:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        show(_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
+        show(find_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        show(_output(output), type(output).__name__)
+        show(find_output(output), type(output).__name__)
 
     def show(found: Tensor | None, got: str) -> None:
         if found is None:
             raise absent(got)
+        found = found if tap.scale == 1.0 else found * tap.scale
         see(found.clone() if tap.copied else found)
 
     if tap.end == "input":
@@ -199,12 +200,12 @@ def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The hidden states a module was called with: first tensor, `hidden_states`, or first keyword."""
-    if (found := _input(args, kwargs)) is not None:
+    if (found := find_input(args, kwargs)) is not None:
         return found
     raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
 
 
-def _input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+def find_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value
@@ -231,12 +232,12 @@ def with_first_input(
 
 def first_output(output: Any) -> Tensor:
     """The hidden states a module returned, alone or first in a tuple or a model output."""
-    if (found := _output(output)) is not None:
+    if (found := find_output(output)) is not None:
         return found
     raise expected("a block that returns a tensor", type(output).__name__, "another blocks pattern")
 
 
-def _output(output: Any) -> Tensor | None:
+def find_output(output: Any) -> Tensor | None:
     if isinstance(output, Tensor):
         return output
     values = output.values() if isinstance(output, Mapping) else output

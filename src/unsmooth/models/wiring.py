@@ -44,6 +44,7 @@ class Wiring:
             tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
+        scales: The numbers that what attention and MLP give is multiplied by before it is added to the stream.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -66,6 +67,7 @@ class Wiring:
     logit_scale: float | None = None
     windowed: bool = False
     dropout: str | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -108,6 +110,9 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if wiring.value_weight != "weight":
         weight = weight_at(block, f"{wiring.value}.{wiring.value_weight}")
         value = (weight.mT, optional(block, wiring.value, wiring.value_bias))
+    gain = None if wiring.gains is None else weight_at(block, wiring.gains[0]).flatten()
+    if wiring.scales[0] != 1.0:
+        gain = wiring.scales[0] * (weight_at(block, f"{wiring.output}.weight").new_ones(1) if gain is None else gain)
     return read_values(
         block,
         value=value,
@@ -115,9 +120,9 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
         layout=wiring.layout,
         heads=wiring.heads,
         place="post" if wiring.style == "post" else "pre",
-        norm=wiring.norms[0],
+        norm=wiring.norms[0] or None,
         output_norm=None if wiring.output_norms is None else wiring.output_norms[0],
-        gain=None if wiring.gains is None else weight_at(block, wiring.gains[0]),
+        gain=gain,
     )
 
 
