@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks, uncompiled, whole_sequences
 from unsmooth.models.map_of_call import map_of_call, multi_head_signature
 from unsmooth.models.remedied import HOME
 from unsmooth.models.watch import find_input, find_output
@@ -136,6 +136,16 @@ class MapCall:
     value: Tensor | None
 
 
+@dataclass(frozen=True)
+class DropoutCall:
+    """A call of the dropout function: when, in which modules, on what, and the share that it drops in training."""
+
+    order: int
+    inside: tuple[str, ...]
+    given: Tensor
+    share: float
+
+
 @dataclass
 class Record:
     """Everything that was seen of one call of a block.
@@ -148,6 +158,7 @@ class Record:
         values: Tensors of the stream's shape, each once, in the order in which they were seen.
         calls: Calls of modules with one tensor in and one out, in the order in which they ended.
         maps: Attention maps.
+        dropouts: Dropout that is no module.
         times: How often each module was called.
     """
 
@@ -158,6 +169,7 @@ class Record:
     values: list[Value]
     calls: list[ModuleCall]
     maps: list[MapCall]
+    dropouts: list[DropoutCall]
     times: dict[str, int]
 
     def find(self, tensor: Tensor) -> Value | None:
@@ -252,6 +264,7 @@ class _Eyes(TorchFunctionMode):
         self.clock = 0
         self.inside: list[str] = []
         self.found: list[MapCall] = []
+        self.dropouts: list[DropoutCall] = []
 
     def tick(self) -> int:
         self.clock += 1
@@ -266,6 +279,10 @@ class _Eyes(TorchFunctionMode):
             if func is nn.functional.multi_head_attention_forward:
                 value = multi_head_signature().bind(*args, **kwargs).arguments["value"].transpose(0, 1).clone()
             self.found.append(MapCall(self.tick(), tuple(self.inside), maps, scale, value))
+        elif func is nn.functional.dropout:
+            share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            given = args[0] if args else kwargs["input"]
+            self.dropouts.append(DropoutCall(self.tick(), tuple(self.inside), given.clone(), float(share)))
         return func(*args, **kwargs)
 
 
@@ -300,7 +317,7 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
         if given is not None and gave is not None:
             calls.append(ModuleCall(path, module, order, eyes.clock, given, gave))
 
-    with torch.no_grad(), uncompiled(block), Hooks() as hook:
+    with torch.no_grad(), uncompiled(block), whole_sequences(block), Hooks() as hook:
         for path, module in block.named_modules():
             if path and path.partition(".")[0] != HOME:
 
@@ -319,4 +336,4 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
     if output.tensor is gave:
         values.append(output)
     others = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one is not stream]
-    return Record(block, values[0], output, others, values, calls, eyes.found, times)
+    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times)

@@ -228,7 +228,7 @@ class _Search:
             x = value.tensor
             if x.ndim == 3 and (same(x, reads.to(x.dtype)) or same(x.transpose(0, 1), reads.to(x.dtype))):
                 return value
-            if x.numel() == reads.numel() and same(_sorted_rows(x), _sorted_rows(reads).to(x.dtype)):
+            if x.shape[-1] == reads.shape[-1] and x.numel() <= reads.numel() and _rows_within(x, reads):
                 return value
         return None
 
@@ -320,13 +320,10 @@ class _Search:
         reads = self._read_by_attention(maps)
         if reads is None:
             raise _Refused(f"{maps.value!r} does not read the stream, so the values are more than one linear map of it")
-        end = ends_in(self.attention.value, maps.gave, self.seen)
-        windowed = False
-        if end is None and maps.gave.numel() == self.attention.value.tensor.numel():
-            windowed = same(_sorted_rows(self.attention.value.tensor), _sorted_rows(maps.gave))
-        elif end is None and maps.gave.numel() > self.attention.value.tensor.numel():
-            windowed = _rows_within(self.attention.value.tensor, maps.gave)
-        if end is None and not windowed:
+        batch_and_tokens = {self.seen.stream.tensor.shape[:-1], self.seen.stream.tensor.transpose(0, 1).shape[:-1]}
+        windowed = maps.reads.shape[:-1] not in batch_and_tokens
+        end = None if windowed else ends_in(self.attention.value, maps.gave, self.seen)
+        if end is None and not (windowed and _rows_within(self.attention.value.tensor, maps.gave)):
             raise _Refused(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
         style, norms = self._norms(reads)
         mlp, experts, mlp_end = self._mlp_weights()
@@ -434,19 +431,22 @@ class _Search:
     def _logit_scale(self, maps: ValueMaps) -> float | None:
         module = self.seen.block.get_submodule(self._attention_module(self.attention, maps) or "")  # type: ignore[arg-type]
         usual = maps.heads.dim**-0.5
-        given = maps.map_call.scale
-        for name in ("scaling", "scale", "softmax_scale"):
-            said = getattr(module, name, None)
-            given = said if given is None and isinstance(said, float) else given
+        said = [getattr(module, name, None) for name in ("scaling", "scale", "softmax_scale")]
+        given = next((one for one in said if isinstance(one, float)), maps.map_call.scale)
         return None if given is None or abs(given - usual) < 1e-6 * usual else float(given)
 
     def _dropout(self) -> str | None:
-        """A module that reads attention's branch after the tap and is called again for another one."""
+        """What drops attention's branch after the tap: a module that other branches share, or a number."""
         assert self.attention is not None
-        shared = [one for one in self.attention.value.places if not self.seen.called_once(one.module)]
-        tap = self._tap(self.attention.value, ("output",))
-        after = [one.module for one in shared if tap is not None and one.end == "output"]
-        return after[-1] if after else None
+        places = [one for one in self.attention.value.places if one.end == "output"]
+        tapped = max((one.order for one in places if self.seen.called_once(one.module)), default=0)
+        after = [one.module for one in places if one.order > tapped]
+        if after:
+            return after[-1]
+        for one in self.seen.dropouts:
+            if one.share and one.order > tapped and same(one.given, self.attention.value.tensor):
+                return _number_at(self.seen.block, one.inside, one.share)
+        return None
 
     def _switch(self, style: str) -> tuple[str, str | bool, str | bool] | None:
         """The attribute by which a block is told where its norms stand, where it is one of those that are known."""
@@ -504,7 +504,7 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
     )
     if windowed:
         weights, branch = replace(weights, output_norm=None, gain=None), maps.gave
-    turned = branch.shape[:2] != maps.reads.shape[:2] and branch.ndim == 3
+    turned = branch.ndim == 3 and branch.shape[:2] != (maps.maps.shape[0], maps.maps.shape[2])
     wanted = (branch.transpose(0, 1) if turned else branch).double().reshape(*maps.reads.shape[0:1], -1, branch.shape[-1])
 
     def error(one: ValueProjection) -> float:
@@ -516,6 +516,17 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
     shifted = replace(weights, w_o=weights.w_o.roll(1, 0))
     if weights.heads > 1 and error(shifted) < 100 * OF_BRANCH:
         raise _Refused("heads in another order give the same branch, so the batch cannot tell them apart")
+
+
+def _number_at(block: nn.Module, inside: tuple[str, ...], share: float) -> str | None:
+    """The path of the number by which a function drops a branch, in the modules that were running or their config."""
+    for path in ("", *inside)[::-1]:
+        module = block.get_submodule(path)
+        for home, holder in (("", module), ("config.", getattr(module, "config", None))):
+            names = [n for n, v in (vars(holder) if holder is not None else {}).items() if "drop" in n and v == share]
+            if names:
+                return f"{path}.{home}{names[0]}".lstrip(".")
+    return None
 
 
 def _both(ends: list[tuple[str, str | None]], kind: str) -> tuple[str, str] | None:
@@ -532,16 +543,11 @@ def _holds(tensor: Tensor, reads: Tensor) -> bool:
     return same(tensor, reads.to(tensor.dtype)) or same(tensor.transpose(0, 1), reads.to(tensor.dtype))
 
 
-def _sorted_rows(x: Tensor) -> Tensor:
-    """Token vectors in an order that does not depend on where they stand."""
-    rows = x.reshape(-1, x.shape[-1])
-    return rows[rows[:, 0].double().argsort(stable=True)]
-
-
 def _rows_within(x: Tensor, others: Tensor) -> bool:
-    """Whether every token vector is among others, which may have more of them."""
+    """Whether token vectors are among others, wherever those stand; there may be more of them."""
     rows, pool = x.reshape(-1, x.shape[-1]).double(), others.reshape(-1, others.shape[-1]).double()
-    nearest = torch.cdist(rows, pool).min(dim=1).values
+    rows = rows[:: max(len(rows) // 64, 1)]
+    nearest = torch.cdist(rows, pool, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1).values
     return bool((nearest <= 1e-4 * rows.norm(dim=1).max()).all())
 
 

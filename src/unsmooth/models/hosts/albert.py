@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from unsmooth.models.block_parts import number
+from unsmooth.models.hooks import whole_sequences
 from unsmooth.models.host import Host, Tap, register
-from unsmooth.models.hosts.bert import whole_feed_forward
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
 
@@ -48,7 +48,7 @@ register(
         blocks=("AlbertLayer",),
         taps=albert_taps,
         example="albert-base-v2",
-        prepare=whole_feed_forward,
+        prepare=whole_sequences,
         wiring=albert_wiring,
         depth=albert_depth,
         attention_module=lambda block: "attention",

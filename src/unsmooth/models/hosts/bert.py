@@ -1,12 +1,11 @@
 """BERT (Devlin et al. 2019, arXiv 1810.04805): post-norm, separate query, key and value."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 
 from torch import nn
 
 from unsmooth.models.block_parts import number
-from unsmooth.models.hooks import ForAllThreads
+from unsmooth.models.hooks import whole_sequences
 from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import SEPARATE, Heads
 from unsmooth.models.wiring import Wiring
@@ -37,27 +36,13 @@ def bert_wiring(block: nn.Module) -> Wiring:
     )
 
 
-_CHUNK = "chunk_size_feed_forward"
-_CHUNKED = ForAllThreads[nn.Module, int](lambda module: getattr(module, _CHUNK), lambda one, n: setattr(one, _CHUNK, n))
-
-
-def whole_feed_forward(model: nn.Module) -> AbstractContextManager[None]:
-    """Undo `chunk_size_feed_forward` for a while: in chunks, the MLP never sees a whole sequence."""
-
-    def whole(chunked: list[nn.Module]) -> None:
-        for module in chunked:
-            setattr(module, _CHUNK, 0)
-
-    return _CHUNKED(model.modules(), lambda module: getattr(module, _CHUNK, 0), whole)
-
-
 register(
     Host(
         name="bert",
         blocks=("BertLayer",),
         taps=bert_taps,
         example="bert-base-uncased, all-MiniLM-L6-v2",
-        prepare=whole_feed_forward,
+        prepare=whole_sequences,
         wiring=bert_wiring,
         attention_module=lambda block: "attention.self",
     ),

@@ -6,16 +6,14 @@ It does so only while the layer has no hooks: the hooks that watch it make it ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from unsmooth.models.block_parts import part, refuse
-from unsmooth.models.hooks import Hooks
+from unsmooth.models.hooks import whole_sequences
 from unsmooth.models.host import Host, Tap, register
 from unsmooth.models.qkv_layouts import CONCATENATED, Heads
 from unsmooth.models.wiring import Wiring
@@ -79,39 +77,6 @@ def not_padding(key_padding_mask: Tensor) -> Tensor:
     return key_padding_mask > torch.finfo(key_padding_mask.dtype).min
 
 
-class _Seen(TorchFunctionMode):
-    """Torch's encoder packs nothing where its functions may be seen: a thread's own choice, unlike its attributes."""
-
-    is_on = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-    def begin(self, module: nn.Module, args: Any) -> None:
-        """Before the encoder."""
-        self.is_on = True
-        self.__enter__()  # type: ignore[no-untyped-call]
-
-    def end(self, *call: Any) -> None:
-        """Before its first layer, when it has decided; or after it, where it failed."""
-        if self.is_on:
-            self.is_on = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def without_nested_tensors(model: nn.Module) -> Iterator[None]:
-    """Keep nn.TransformerEncoder from packing a padded batch into a nested tensor, unreadable to hooks."""
-    with Hooks() as hook:
-        for module in model.modules():
-            if getattr(module, "use_nested_tensor", False) is True:
-                seen, layers = _Seen(), module.get_submodule("layers")
-                hook(module.register_forward_pre_hook, seen.begin)
-                hook(layers.get_submodule("0").register_forward_pre_hook, seen.end)
-                hook(module.register_forward_hook, seen.end, always_call=True)
-        yield
-
-
 register(
     Host(
         name="torch_encoder",
@@ -121,7 +86,7 @@ register(
         example="torch.nn.TransformerEncoder",
         batch_first=batch_first,
         real_tokens=real_tokens,
-        prepare=without_nested_tensors,
+        prepare=whole_sequences,
         wiring=torch_encoder_wiring,
         attention_module=lambda block: "self_attn",
     ),
