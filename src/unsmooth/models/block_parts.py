@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from operator import attrgetter
 
 import torch
@@ -12,19 +13,6 @@ from unsmooth.models.stored import gathered, stored
 from unsmooth.models.value_projection import Norm
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# By exact name: other RMS norms add one to their weights, or scale otherwise.
-_PLAIN_RMS = {
-    "LlamaRMSNorm",
-    "MistralRMSNorm",
-    "MixtralRMSNorm",
-    "Qwen2RMSNorm",
-    "Qwen3RMSNorm",
-    "Phi3RMSNorm",
-    "T5LayerNorm",
-    "RmsNorm",
-    "RMSNorm",
-}
-_ONE_PLUS_RMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
 # Linear maps that only write x Wᵀ + b in another way; the second is of bitsandbytes, with a W in 8 bits.
 _OWN_FORWARD = {"FalconLinear", "Linear8bitLt"}
 
@@ -95,22 +83,24 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
 
 
 def norm_at(block: nn.Module, path: str) -> Norm:
-    """The norm at `path`.
+    """The norm at `path`, by what it does to vectors, whatever its class is called.
 
     >>> norm_at(nn.Sequential(nn.LayerNorm(3, eps=0.5, bias=False)), "0").eps
     0.5
     """
     module = part(block, path)
-    names = _class_names(module)
     if isinstance(module, nn.Identity):
         return Norm("none", None, None, 0.0)
-    values, bias = optional(block, path, "weight"), optional(block, path, "bias")
-    if isinstance(module, nn.LayerNorm):
+    values, bias = (
+        next((found for name in names if (found := optional(block, path, name)) is not None), None)
+        for names in (("weight", "gamma", "scale"), ("bias", "beta"))
+    )
+    if isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward:
         return Norm("layer", values, bias, module.eps)
-    if not names & (_PLAIN_RMS | _ONE_PLUS_RMS) or bias is not None:
-        raise refuse(block, f"a LayerNorm or a known RMSNorm at {path!r}", type(module).__name__)
-    eps = _eps_of(module, getattr(module, "weight", None))
-    return Norm("rms", 1.0 + values if values is not None and adds_one(module) else values, None, eps)
+    found = _like(module, values, bias)
+    if found is None:
+        raise refuse(block, f"a LayerNorm or an RMSNorm at {path!r}", type(module).__name__)
+    return found
 
 
 def adds_one(norm: nn.Module) -> bool:
@@ -119,7 +109,41 @@ def adds_one(norm: nn.Module) -> bool:
     >>> adds_one(nn.LayerNorm(3))
     False
     """
-    return bool(_class_names(norm) & _ONE_PLUS_RMS)
+    weight = getattr(norm, "weight", None)
+    if type(norm) in (nn.LayerNorm, nn.Linear) or not isinstance(weight, Tensor) or weight.ndim != 1:
+        return False
+    values = readable(norm, stored(norm, "weight"), "weight")
+    found = _like(norm, values, optional(norm, "", "bias"))
+    return found is not None and found.weight is not None and not torch.equal(found.weight, values)
+
+
+def _like(module: nn.Module, values: Tensor | None, bias: Tensor | None) -> Norm | None:
+    """The norm that gives the same as `module` does, on a large and on a small vector; None where there is none."""
+    shape = getattr(module, "normalized_shape", (16,))
+    dim = next((one.numel() for one in (values, bias) if one is not None), shape[-1])
+    device = next((one.device for one in (values, bias) if one is not None), None)
+    wave_D = (0.7 * torch.arange(dim, device=device, dtype=torch.float64)).sin() + 0.5
+    probe_BND = torch.stack([wave_D, 1e-3 * wave_D])[None].to(torch.float32 if values is None else values.dtype)
+    # As it is in numbers, without hooks and whatever else is called with it.
+    bare = copy.copy(module)
+    bare.__dict__ = {**vars(module), "_parameters": dict(module._parameters)}
+    for name, weight in module._parameters.items():
+        if weight is not None:
+            bare._parameters[name] = readable(module, stored(module, name), name)  # type: ignore[assignment]
+    try:
+        with torch.no_grad():
+            gave_BND = type(module).forward(bare, probe_BND)
+    except Exception:  # it takes something else, so it is something else
+        return None
+    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.
+    said = [value for value in vars(module).values() if isinstance(value, float)]
+    for eps in (*said, torch.finfo(probe_BND.dtype).eps):
+        for kind in ("layer", "rms"):
+            for weight in (values, *(() if values is None else (1.0 + values,))):
+                norm = Norm(kind, weight, bias, eps)  # type: ignore[arg-type]
+                if gave_BND.shape == probe_BND.shape and torch.allclose(norm.apply(probe_BND), gave_BND, 1e-4, 1e-5):
+                    return norm
+    return None
 
 
 def optional(block: nn.Module, path: str, name: str) -> Tensor | None:
@@ -149,12 +173,6 @@ def declared(model: nn.Module, name: str) -> int:
     """What a model says of itself under `name`; it may be wrapped, so the outermost module that says so counts."""
     numbers = (getattr(module, name, None) for module in model.modules())
     return next((number for number in numbers if isinstance(number, int)), 0)
-
-
-def _eps_of(module: nn.Module, weight: Tensor | None) -> float:
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.
-    return torch.finfo(torch.float32 if weight is None else weight.dtype).eps if eps is None else float(eps)
 
 
 def _class_names(module: nn.Module) -> set[str]:

@@ -92,7 +92,7 @@ class Place:
     held: Tensor
 
 
-@dataclass
+@dataclass(eq=False)
 class Value:
     """A tensor of the stream's shape, wherever in the block it was seen."""
 
@@ -243,6 +243,8 @@ def _shown(block: nn.Module, loud: bool) -> nn.Module:
                 weight.copy_(middle + small + 0.3 * wave)
             elif loud and weight.ndim < 2:
                 weight.div_(weight.abs().max())
+            elif loud:
+                weight.div_(weight.std() * weight.shape[-1] ** 0.5)
     return shown
 
 
@@ -296,11 +298,14 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
     def see(tensor: Tensor | None, module: str, end: str, order: int) -> Tensor | None:
         if tensor is None or not tensor.dtype.is_floating_point:
             return None
-        if tensor.shape != stream.shape:
-            return tensor.clone()
-        value = next((one for one in values if same(one.tensor, tensor)), None)
+        shown = tensor.clone()
+        if shown.ndim == 2 and shown.shape[-1] == stream.shape[-1] and shown.numel() == stream.numel():
+            shown = shown.reshape(stream.shape)  # all tokens in one row, as some blocks run their MLP
+        if shown.shape != stream.shape:
+            return shown
+        value = next((one for one in values if same(one.tensor, shown)), None)
         if value is None:
-            values.append(value := Value(tensor.clone()))
+            values.append(value := Value(shown))
         value.places.append(Place(module, end, order, tensor))
         return value.tensor
 

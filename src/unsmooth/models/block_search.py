@@ -111,7 +111,9 @@ class _Search:
             if not later:
                 continue
             branch = min(later, key=self._made)
-            maps = find_value_maps(self.seen, call)
+            maps = find_value_maps(self.seen, call, self._made(branch))
+            if isinstance(maps, str) and call.maps.ndim == 3 and call.maps.shape[-1] != call.maps.shape[-2]:
+                continue  # a softmax over something else, as routers of experts have
             if branch.call is not None and (isinstance(maps, str) or not isinstance(self.found[self._name(branch)], str)):
                 if not isinstance(maps, str):
                     self.found[self._name(branch)] = "more than one attention map in one branch"
@@ -129,6 +131,8 @@ class _Search:
         rest = [one for one in self.branches if one.call is None]
         if len(rest) == 1:
             self.mlp = rest[0]
+        elif rest and not self.seen.maps and len(rest) == 2:
+            self.mlp = rest[-1]  # tokens are mixed by something else before it
         elif rest:
             self.refused["mlp"] = f"{len(rest)} branches beside attention"
         else:
@@ -149,12 +153,12 @@ class _Search:
         for site, branch in (("attention", self.attention), ("cross", self.cross), ("mlp", self.mlp)):
             if branch is not None:
                 tap = self._tap(branch.value, ("output",))
-                if tap is None:
+                if tap is None and (gained := self._before_gain(branch)) is not None:
+                    taps[site] = gained
+                elif tap is None:
                     self.refused[site] = "no module that is called once gives it as it is added"
-                elif branch.scale != 1.0:
-                    taps[site] = replace(tap, scale=branch.scale)
                 else:
-                    taps[site] = tap
+                    taps[site] = replace(tap, times=branch.scale)
         if self.attention is not None and (normed := self._normed(maps)) is not None:
             taps["normed"] = normed
         if (mid := self._mid()) is not None:
@@ -183,7 +187,18 @@ class _Search:
         if not fit:
             return None
         last = max(fit, key=lambda one: one.order)
-        return Tap(last.module, "output" if last.end == "output" else "input", copied=not same(last.held, value.tensor))
+        return Tap(last.module, "output" if last.end == "output" else "input", copied=not same(last.held.reshape(value.tensor.shape), value.tensor))
+
+    def _before_gain(self, branch: _Branch) -> Tap | None:
+        """Where a branch is before a weight (dim,) multiplies it, where no module that is called once gives it after."""
+        for value in reversed(self.seen.values):
+            tap = self._tap(value, ("output",))
+            if tap is None or branch.scale != 1.0 or self._made(branch) < value.first:
+                continue
+            how = ends_in(branch.value, value.tensor, self.seen)
+            if how is not None and how[0] == "gain" and how[1] is not None:
+                return replace(tap, times=how[1])
+        return None
 
     def _attention_module(self, branch: _Branch, maps: ValueMaps | str | None) -> str | None:
         """The innermost module that runs when the map is formed and has weights, those of the values where known."""
@@ -249,9 +264,7 @@ class _Search:
         return branch.step.before
 
     def _mid(self) -> Tap | None:
-        if self.mlp is None or self.attention is None:
-            return None
-        if self.mlp.step is self.attention.step or self._is_parallel():
+        if self.mlp is None or self.mlp.place == 0 or (self.attention is not None and self._is_parallel()):
             return None
         before = self.mlp.step.before
         if self.steps[0].norm is not None:
@@ -395,7 +408,7 @@ class _Search:
         assert self.mlp is not None
         value = self.mlp.value
         holders = [one.module for one in value.places if one.end == "output"]
-        for holder in holders:
+        for holder in reversed(holders):
             module = self.seen.block.get_submodule(holder)
             experts = tuple(f"{holder}.{n}" for n, p in module.named_parameters() if p.ndim == 3)
             if len(experts) > 1:

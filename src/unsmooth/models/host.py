@@ -37,13 +37,13 @@ class Tap:
         module: Path of the module relative to the block.
         end: "input" (its first tensor argument) or "output" (its first tensor result).
         copied: Whether to hand on a copy, because the block changes the tensor in place afterwards.
-        scale: What the block multiplies it by before it is added to the stream.
+        times: What the block multiplies it by before it is added to the stream: a number, or the path of a weight (dim,).
     """
 
     module: str
     end: Literal["input", "output"]
     copied: bool = False
-    scale: float = 1.0
+    times: float | str = 1.0
 
 
 @dataclass(frozen=True)

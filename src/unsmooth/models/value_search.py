@@ -47,38 +47,34 @@ class ValueMaps:
     own: bool = False
 
 
-def find_value_maps(record: Record, call: MapCall) -> ValueMaps | str:
-    """The linear maps of one attention call, or why there are none."""
+def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | str:
+    """The linear maps of one attention call, whose branch was made at `until`; or why there are none."""
     if call.value is not None:
         return _of_torch(record, call)
     linears = [one for one in record.calls if _is_linear(record, one)]
-    outputs = [one for one in linears if one.began > call.order]
+    outputs = [one for one in linears if call.order < one.began < until]
     values = [one for one in linears if one.ended < call.order]
     if call.maps.ndim not in (3, 4, 5) or not outputs or not values:
-        missing = "after it" if values else "before it"
-        return f"no linear map {missing}" if call.maps.ndim in (3, 4, 5) else f"maps {tuple(call.maps.shape)}"
-    best, reason = 0.0, "no linear map reads heads side by side"
+        odd = f"a map of shape {tuple(call.maps.shape)}" if outputs and values else None
+        return odd or f"no linear map {'before' if outputs else 'after'} the attention map in its branch"
+    best, reason = -1.0, f"{outputs[0].path!r} does not read the heads of the map side by side"
     for output in outputs:
         for maps_BHNM, heads_BNHE in _as_heads(call.maps, output.given):
             for value in reversed(values):
-                made = _as_tokens(value.gave, maps_BHNM)
-                if made is None:
+                made, reads = _as_tokens(value.gave, maps_BHNM), _as_tokens(value.given, maps_BHNM)
+                if made is None or reads is None:
                     continue
                 maps = maps_BHNM[..., : made.shape[1]]
                 columns_HE, share = _columns(maps, made, heads_BNHE)
-                if share > best or (share == 0 and best == 0):
-                    best = share
-                    reason = f"{share:.0%} of what {output.path!r} reads are values of {value.path!r} mixed by the map"
-                if columns_HE is None:
-                    continue
-                found = _layout_of(columns_HE, made.shape[-1])
-                if isinstance(found, str):
-                    return f"{found} in {value.path!r}"
-                reads = _as_tokens(value.given, maps_BHNM)
-                assert reads is not None, "it has as many tokens as what the map gave"
-                return ValueMaps(call, value.path, output.path, *found, reads, output.gave, maps)
-        if output.began > outputs[0].began and best == 0.0:
-            break  # what comes later reads something else
+                if columns_HE is not None:
+                    found = _layout_of(columns_HE, made.shape[-1])
+                    if isinstance(found, str):
+                        return f"{found} in {value.path!r}"
+                    return ValueMaps(call, value.path, output.path, *found, reads, output.gave, maps)
+                if share > best:
+                    best, of = share, f"{share:.0%} of what {output.path!r} reads are values of {value.path!r} mixed"
+                    gated = _is_gated(maps, made, heads_BNHE)
+                    reason = f"a gate between the heads and {output.path!r}" if gated else f"only {of} by the map"
     return reason
 
 
@@ -118,7 +114,7 @@ def _is_linear(record: Record, call: ModuleCall) -> bool:
         return False
     if weight_DF.shape != (call.given.shape[-1], call.gave.shape[-1]):
         return False
-    made = call.given.double() @ weight_DF.double()
+    made = (call.given.double() @ weight_DF.double()).reshape(call.gave.shape)
     made = made if bias_F is None else made + bias_F
     return bool((made - call.gave).abs().max() <= OF_BRANCH * made.abs().max())
 
@@ -171,6 +167,16 @@ def _columns(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> tuple[T
     fits_HE = error_HE <= OF_BRANCH * heads_HPE.abs().amax(dim=1).clamp(min=heads_HPE.abs().max() * 1e-2)
     share = float(fits_HE.double().mean())
     return (columns_HE if share == 1.0 else None), share
+
+
+def _is_gated(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> bool:
+    """Whether heads are values mixed by the map, each number times one between 0 and 1."""
+    heads, dim = heads_BNHE.shape[-2:]
+    if made_BMC.shape[-1] % dim or heads % (made_BMC.shape[-1] // dim):
+        return False
+    values_BHME = made_BMC.unflatten(-1, (-1, dim)).repeat_interleave(heads * dim // made_BMC.shape[-1], 2).transpose(1, 2)
+    share_BNHE = heads_BNHE / (maps_BHNM @ values_BHME).transpose(1, 2)
+    return bool(((share_BNHE > 0) & (share_BNHE < 1)).all())
 
 
 def _layout_of(columns_HE: Tensor, size: int) -> tuple[Layout, Heads] | str:

@@ -122,17 +122,24 @@ def _hook_block(
     block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
     batch_first = host.batch_first(block)
 
-    def see(site: str, found: Tensor, extra: int) -> None:
+    shape: list[int] = []
+
+    def see(site: str, found: Tensor, extra: int, times: float | str = 1.0) -> None:
+        if found.ndim == 2 and len(shape) == 3 and found.shape[0] == shape[0] * shape[1]:
+            found = found.unflatten(0, shape[:2])  # some blocks run their MLP on all tokens in one row
         if found.ndim != 3 or found.is_nested:
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
+        if times != 1.0:
+            found = found * (block.get_parameter(times).flatten() if isinstance(times, str) else times)
         found = found if batch_first else found.transpose(0, 1)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         watch.stage = stage
+        shape[:] = first_input(args, kwargs).shape
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
@@ -149,7 +156,7 @@ def _hook_block(
     for site, tap in host.taps(block).items():
         if site in sites:
             absent = partial(_absent, site, f"{path}.{tap.module}", [one for one in sites if one != site])
-            shown = partial(see, site, extra=extra_tokens(block))
+            shown = partial(see, site, extra=extra_tokens(block), times=tap.times)
             try:
                 module = submodule(block, tap.module, host)
             except UnsmoothError as error:
@@ -171,7 +178,6 @@ def _hook_tap(
     def show(found: Tensor | None, got: str) -> None:
         if found is None:
             raise absent(got)
-        found = found if tap.scale == 1.0 else found * tap.scale
         see(found.clone() if tap.copied else found)
 
     if tap.end == "input":

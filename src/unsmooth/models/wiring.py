@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.models.block_parts import Weights, optional, part, refuse, weight_at
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
 from unsmooth.models.value_projection import ValueProjection
@@ -72,7 +73,10 @@ class Wiring:
     @property
     def ends(self) -> tuple[str, str]:
         """Where both branches end: their last modules that have weights, or the last parameter of the experts."""
-        return self.output_norms or (self.output, (self.mlp or self.experts)[-1])
+        last = (self.mlp or self.experts)[-1:]
+        if not last:
+            raise expected("an MLP that ends in a linear map", f"one beside {self.attention!r} that does not", "others")
+        return self.output_norms or (self.output, last[0])
 
     @property
     def values_path(self) -> str:
