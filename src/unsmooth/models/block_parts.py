@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,8 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
     """
     module = part(block, path)
     names = _class_names(module)
+    if hasattr(module, "base_layer") and hasattr(module, "get_delta_weight"):
+        return _with_adapters(block, path, module)
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     is_conv1d = "Conv1D" in names and hasattr(module, "nf")
     if not (plain or is_conv1d or names & _OWN_FORWARD):
@@ -80,6 +83,19 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
         raise refuse(block, f"an nn.Linear at {path!r}", type(module).__name__)
     weight = readable(block, stored(module, "weight"), path)
     return weight if is_conv1d else weight.mT, optional(block, path, "bias")
+
+
+def _with_adapters(block: nn.Module, path: str, module: Any) -> Weights:
+    """Of a linear map with low-rank adapters that are added to it, as PEFT's LoRA has them: all that are on."""
+    weight_IO, bias_O = linear_weights(block, f"{path}.base_layer")
+    names = () if module.merged or module.disable_adapters else module.active_adapters
+    for name in (one for one in names if one in module.lora_A):
+        if getattr(module, "use_dora", {}).get(name) or getattr(module, "lora_variant", {}).get(name):
+            raise refuse(block, f"adapters that are added at {path!r}", "a variant of LoRA that is not")
+        # It stores as its base layer does: (out, in), or (in, out) for Conv1D.
+        delta = readable(block, module.get_delta_weight(name), path)
+        weight_IO = weight_IO + (delta if "Conv1D" in _class_names(module.base_layer) else delta.mT)
+    return weight_IO, bias_O
 
 
 def norm_at(block: nn.Module, path: str) -> Norm:

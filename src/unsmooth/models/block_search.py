@@ -53,7 +53,7 @@ class _Branch:
     call: MapCall | None = None
 
 
-class _Refused(Exception):  # noqa: N818 - a reason, not an error
+class NotProved(Exception):  # noqa: N818 - a reason, not an error
     """Why a part is not accepted."""
 
 
@@ -129,10 +129,8 @@ class _Search:
                     self.cross = self.cross or branch
             self.found[self._name(branch)] = maps
         rest = [one for one in self.branches if one.call is None]
-        if len(rest) == 1:
-            self.mlp = rest[0]
-        elif rest and not self.seen.maps and len(rest) == 2:
-            self.mlp = rest[-1]  # tokens are mixed by something else before it
+        if len(rest) == (1 if self.attention is not None else 2):
+            self.mlp = rest[-1]  # without a map, tokens are mixed by something else before it
         elif rest:
             self.refused["mlp"] = f"{len(rest)} branches beside attention"
         else:
@@ -141,7 +139,7 @@ class _Search:
             self.refused["attention"] = "no attention map that torch can see before a branch"
 
     def _made(self, branch: _Branch) -> int:
-        return min((one.order for one in branch.value.places if one.end == "output"), default=branch.value.first)
+        return min((one.order for one in branch.value.places if one.end != "input"), default=branch.value.first)
 
     def _name(self, branch: _Branch) -> str:
         return "cross" if branch is self.cross else "attention"
@@ -167,13 +165,13 @@ class _Search:
         if self.attention is not None and "attention" in taps:
             try:
                 wiring = self._wiring(maps)
-            except (_Refused, UnsmoothError) as reason:
+            except (NotProved, UnsmoothError) as reason:
                 self.refused["weights"] = str(reason)
         cross = None
         if self.cross is not None and "cross" in taps:
             try:
                 cross = self._cross(self.found["cross"])
-            except (_Refused, UnsmoothError) as reason:
+            except (NotProved, UnsmoothError) as reason:
                 self.refused["cross weights"] = str(reason)
         attention_module = None if self.attention is None else self._attention_module(self.attention, maps)
         order = ("normed", "attention", "cross", "mid", "mlp")
@@ -228,8 +226,8 @@ class _Search:
 
     def _read_by_attention(self, maps: ValueMaps | str | None) -> Value | None:
         assert self.attention is not None and self.attention.call is not None
-        if isinstance(maps, ValueMaps):
-            return self._stream_of(maps.reads)
+        if isinstance(maps, ValueMaps) and (reads := self._stream_of(maps.reads)) is not None:
+            return reads
         # The weights are not known: what the module of the map was given, if a norm of the stream gave that.
         module = self._attention_module(self.attention, maps)
         for value in self.seen.values:
@@ -328,16 +326,16 @@ class _Search:
     def _wiring(self, maps: ValueMaps | str | None) -> Wiring:
         """The parts of the block, proved."""
         if not isinstance(maps, ValueMaps):
-            raise _Refused(str(maps))
+            raise NotProved(str(maps))
         assert self.attention is not None
-        reads = self._read_by_attention(maps)
+        reads = self._stream_of(maps.reads)
         if reads is None:
-            raise _Refused(f"{maps.value!r} does not read the stream, so the values are more than one linear map of it")
+            raise NotProved(f"{maps.value!r} reads neither the stream nor a norm of it: values are no one linear map of it")
         batch_and_tokens = {self.seen.stream.tensor.shape[:-1], self.seen.stream.tensor.transpose(0, 1).shape[:-1]}
         windowed = maps.reads.shape[:-1] not in batch_and_tokens
         end = None if windowed else ends_in(self.attention.value, maps.gave, self.seen)
         if end is None and not (windowed and _rows_within(self.attention.value.tensor, maps.gave)):
-            raise _Refused(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
+            raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
         style, norms = self._norms(reads)
         mlp, experts, mlp_end = self._mlp_weights()
         pairs = [end or ("plain", None), mlp_end]
@@ -377,17 +375,17 @@ class _Search:
         after = [step.norm for step in self.steps]
         if all(after):
             if reads is not self.attention.step.before:
-                raise _Refused("norms both before and after the additions")
+                raise NotProved("norms both before and after the additions")
             if self.mlp is None:
-                raise _Refused("no branch of an MLP")
+                raise NotProved("no branch of an MLP")
             return "post", (str(self.attention.step.norm), str(self.mlp.step.norm))
         if any(after):
-            raise _Refused("a norm on the stream after some of the additions")
+            raise NotProved("a norm on the stream after some of the additions")
         first = self._norm_before(self.attention, reads)
         if first is None:
-            raise _Refused("what attention reads is no norm of the stream before it")
+            raise NotProved("what attention reads is no norm of the stream before it")
         if self.mlp is None:
-            raise _Refused(self.refused.get("mlp", "no branch of an MLP"))
+            raise NotProved(self.refused.get("mlp", "no branch of an MLP"))
         mlp_reads = self._mlp_reads()
         if self._is_parallel():
             start = self.attention.step.before
@@ -471,10 +469,10 @@ class _Search:
     def _cross(self, maps: ValueMaps | str) -> Cross:
         """Cross-attention, proved as attention is."""
         if not isinstance(maps, ValueMaps):
-            raise _Refused(maps)
+            raise NotProved(maps)
         assert self.cross is not None
         if (ends_in(self.cross.value, maps.gave, self.seen) or ("", ""))[0] != "plain":
-            raise _Refused(f"what {maps.output!r} gives does not go into the stream as it is")
+            raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is")
         read = CrossValues(maps.value, maps.output, maps.layout, maps.heads, self.cross.step.norm, maps.own)
         prove(read(self.seen.block), maps, self.cross.value.tensor * self.cross.scale, False)
         return Cross(self._attention_module(self.cross, maps) or "", read)
@@ -525,10 +523,10 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
         return float((rebuilt - wanted).abs().max() / wanted.abs().max())
 
     if (found := error(weights)) > OF_BRANCH:
-        raise _Refused(f"attention rebuilt from its weights differs from the branch by {found:.1e} of its largest number")
+        raise NotProved(f"attention rebuilt from its weights differs from the branch by {found:.1e} of its largest number")
     shifted = replace(weights, w_o=weights.w_o.roll(1, 0))
     if weights.heads > 1 and error(shifted) < 100 * OF_BRANCH:
-        raise _Refused("heads in another order give the same branch, so the batch cannot tell them apart")
+        raise NotProved("heads in another order give the same branch, so the batch cannot tell them apart")
 
 
 def _number_at(block: nn.Module, inside: tuple[str, ...], share: float) -> str | None:
@@ -546,7 +544,7 @@ def _both(ends: list[tuple[str, str | None]], kind: str) -> tuple[str, str] | No
     """The paths of one kind of end, where both branches have it."""
     paths = [path for what, path in ends if what == kind and path is not None]
     if len(paths) == 1:
-        raise _Refused(f"a {kind} on one branch alone")
+        raise NotProved(f"a {kind} on one branch alone")
     return (paths[0], paths[1]) if paths else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unsmooth.models.block_record import OF_BRANCH, OF_STREAM, ModuleCall, Record, Value, same
+from unsmooth.models.block_record import OF_BRANCH, OF_STREAM, ModuleCall, Place, Record, Value, same
 
 # How many numbers of each tensor are compared before all of them are.
 _SKETCH = 512
@@ -43,14 +43,30 @@ class Joined:
 
 def find_steps(record: Record) -> list[Joined] | str:
     """The steps from what enters a block to what it hands on, or why there are none."""
-    table = _Table(record)
-    found = _way(record, table, record.stream, (record.stream,))
+    found = _way(record, _Table(record), record.stream, (record.stream,))
+    if not found and (more := list(_times_weights(record))):
+        record.values.extend(more)
+        found = _way(record, _Table(record), record.stream, (record.stream,))
     if found:
         return found
     largest = float(record.stream.tensor.abs().max())
     if float((record.output.tensor - record.stream.tensor).abs().max()) <= VISIBLE * largest:
         return "a block that adds less than a thousandth to its stream"
     return "no sum of the stream and what modules in it give is what the block hands on"
+
+
+def _times_weights(record: Record) -> Iterator[Value]:
+    """What modules gave times a weight (dim,) that the block holds outside of norms and linear maps (LayerScale)."""
+    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
+    dim = record.stream.tensor.shape[-1]
+    for weight in record.block.parameters():
+        if id(weight) in inner or weight.numel() != dim:
+            continue
+        for value in list(record.values):
+            places = [one for one in value.places if one.end == "output" and record.called_once(one.module)]
+            if places:
+                tensor = value.tensor * weight.detach().flatten()
+                yield Value(tensor, [Place("", "times", max(one.order for one in places), tensor)])
 
 
 def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -> list[Joined]:

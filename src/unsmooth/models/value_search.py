@@ -52,7 +52,8 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
     if call.value is not None:
         return _of_torch(record, call)
     linears = [one for one in record.calls if _is_linear(record, one)]
-    outputs = [one for one in linears if call.order < one.began < until]
+    # Of a map in a wrapper (an adapter), the wrapper begins first and ends last, and is what counts.
+    outputs = sorted((one for one in linears if call.order < one.began < until), key=lambda one: one.began)
     values = [one for one in linears if one.ended < call.order]
     if call.maps.ndim not in (3, 4, 5) or not outputs or not values:
         odd = f"a map of shape {tuple(call.maps.shape)}" if outputs and values else None
@@ -71,10 +72,11 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
                     if isinstance(found, str):
                         return f"{found} in {value.path!r}"
                     return ValueMaps(call, value.path, output.path, *found, reads, output.gave, maps)
-                if share > best:
+                if _is_gated(maps, made, heads_BNHE):
+                    best, reason = 1.0, f"a gate between the heads and {output.path!r}"
+                elif share > best:
                     best, of = share, f"{share:.0%} of what {output.path!r} reads are values of {value.path!r} mixed"
-                    gated = _is_gated(maps, made, heads_BNHE)
-                    reason = f"a gate between the heads and {output.path!r}" if gated else f"only {of} by the map"
+                    reason = f"only {of} by the map"
     return reason
 
 
