@@ -55,9 +55,7 @@ def columns(kind: Kind) -> dict[str, list[str]]:
     q = [f"q{h}" for h in range(kind.heads)]
     k, v = [[f"{name}{g}" for g in range(kind.key_value)] for name in "kv"]
     group = kind.heads // kind.key_value
-    by_group = [
-        one for g in range(kind.key_value) for one in (*q[g * group : (g + 1) * group], f"k{g}", f"v{g}")
-    ]
+    by_group = [one for g in range(kind.key_value) for one in (*q[g * group : (g + 1) * group], f"k{g}", f"v{g}")]
     return {
         "separate": {"to_q": q, "to_k": k, "to_v": v},
         "qkv": {"qkv": [*q, *k, *v]},

@@ -113,10 +113,10 @@ def norm_at(block: nn.Module, path: str) -> Norm:
     )
     if isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward:
         return Norm("layer", values, bias, module.eps)
-    found = _like(module, values, bias)
-    if found is None:
+    norm = _like(module, values, bias)
+    if norm is None:
         raise refuse(block, f"a LayerNorm or an RMSNorm at {path!r}", type(module).__name__)
-    return found
+    return norm
 
 
 def adds_one(norm: nn.Module) -> bool:
@@ -142,21 +142,20 @@ def _like(module: nn.Module, values: Tensor | None, bias: Tensor | None) -> Norm
     probe_BND = torch.stack([wave_D, 1e-3 * wave_D])[None].to(torch.float32 if values is None else values.dtype)
     # As it is in numbers, without hooks and whatever else is called with it.
     bare = copy.copy(module)
-    bare.__dict__ = {**vars(module), "_parameters": dict(module._parameters)}
-    for name, weight in module._parameters.items():
-        if weight is not None:
-            bare._parameters[name] = readable(module, stored(module, name), name)  # type: ignore[assignment]
+    weights = [name for name, weight in module._parameters.items() if weight is not None]
+    plain = {name: readable(module, stored(module, name), name) for name in weights}
+    bare.__dict__ = {**vars(module), "_parameters": {**module._parameters, **plain}}
     try:
         with torch.no_grad():
             gave_BND = type(module).forward(bare, probe_BND)
     except Exception:  # it takes something else, so it is something else
         return None
-    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.
+    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given; others have it in their code.
     said = [value for value in vars(module).values() if isinstance(value, float)]
-    for eps in (*said, torch.finfo(probe_BND.dtype).eps):
+    for eps in (*said, torch.finfo(probe_BND.dtype).eps, 1e-5, 1e-6, 1e-8, 1e-12):
         for kind in ("layer", "rms"):
             for weight in (values, *(() if values is None else (1.0 + values,))):
-                norm = Norm(kind, weight, bias, eps)  # type: ignore[arg-type]
+                norm = Norm(kind, weight, bias, eps)
                 if gave_BND.shape == probe_BND.shape and torch.allclose(norm.apply(probe_BND), gave_BND, 1e-4, 1e-5):
                     return norm
     return None

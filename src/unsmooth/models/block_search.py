@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.block_parts import norm_at
 from unsmooth.models.block_record import OF_BRANCH, BlockCall, MapCall, ModuleCall, Record, Value, record, same
 from unsmooth.models.host import Cross, Tap
-from unsmooth.models.qkv_layouts import read_values
-from unsmooth.models.residual_search import Joined, ends_in, find_steps, is_norm
+from unsmooth.models.residual_search import Joined, ends_in, find_steps
 from unsmooth.models.value_projection import ValueProjection
-from unsmooth.models.value_search import ValueMaps, find_value_maps
+from unsmooth.models.value_search import ValueMaps, find_value_maps, is_norm, looks_linear
 from unsmooth.models.wiring import Wiring, wired_values
+
+End = tuple[str, str | None]
+_PLAIN: End = ("plain", None)
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class BlockParts:
         wiring: Its parts by path; None where they were not proved.
         attention_module: The module inside which the attention map is formed; None where no map was seen.
         cross: Its cross-attention, where it has some whose weights were proved.
-        refused: What was not found or not accepted, with the reason: a site, "weights", "cross weights" or "mlp weights".
+        refused: What was not found or not accepted, with the reason: "block", a site, "weights", "cross weights" or
+            "mlp weights".
     """
 
     taps: Mapping[str, Tap]
@@ -42,19 +46,24 @@ class BlockParts:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
+class NotProved(Exception):  # noqa: N818 - a reason, not an error
+    """Why a part is not accepted."""
+
+
+@dataclass(eq=False)
 class _Branch:
-    """One branch: what it adds, where, and the attention call it follows, if any."""
+    """What is added to the stream at one step, and the attention map that it follows, if any."""
 
     value: Value
     scale: float
     step: Joined
-    place: int
-    call: MapCall | None = None
+    map_call: MapCall | None = None
+    maps: ValueMaps | str = ""
 
-
-class NotProved(Exception):  # noqa: N818 - a reason, not an error
-    """Why a part is not accepted."""
+    @property
+    def made(self) -> int:
+        """When a module gave it first."""
+        return min((one.order for one in self.value.places if one.end != "input"), default=self.value.first)
 
 
 def find_parts(call: BlockCall) -> BlockParts:
@@ -71,391 +80,336 @@ def find_parts(call: BlockCall) -> BlockParts:
 
 def resolve(seen: Record) -> BlockParts:
     """The parts of a block from a record of one of its calls."""
-    refused: dict[str, str] = {}
     steps = find_steps(seen)
     if isinstance(steps, str):
-        refused["attention"] = refused["mlp"] = steps
-        return BlockParts({}, None, _where_maps_are(seen), None, refused)
-    return _Search(seen, steps, refused).parts()
-
-
-def _where_maps_are(seen: Record) -> str | None:
-    return next((path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path)), None)
-
-
-def _has_weights(seen: Record, path: str) -> bool:
-    return any(p.ndim > 1 for p in seen.block.get_submodule(path).parameters())
+        inside = (path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path))
+        return BlockParts({}, None, next(inside, None), None, {"attention": steps, "mlp": steps})
+    return _Search(seen, steps).parts()
 
 
 class _Search:
     """The search through one record, part by part."""
 
-    def __init__(self, seen: Record, steps: list[Joined], refused: dict[str, str]) -> None:
-        self.seen, self.steps, self.refused = seen, steps, refused
-        self.branches = [
-            _Branch(value, scale, step, place)
-            for place, step in enumerate(steps)
-            for value, scale in zip(step.branches, step.scales, strict=True)
-        ]
-        self.found: dict[str, ValueMaps | str] = {}
-        self.attention = self.cross = self.mlp = None
-        self._assign()
-
-    def _assign(self) -> None:
-        """Each attention map belongs to the first branch that appears after it; the last one that is left is the MLP's."""
-        self.attention: _Branch | None
-        self.cross: _Branch | None
-        self.mlp: _Branch | None
-        for call in self.seen.maps:
-            later = [one for one in self.branches if self._made(one) > call.order]
-            if not later:
-                continue
-            branch = min(later, key=self._made)
-            maps = find_value_maps(self.seen, call, self._made(branch))
-            if isinstance(maps, str) and call.maps.ndim == 3 and call.maps.shape[-1] != call.maps.shape[-2]:
-                continue  # a softmax over something else, as routers of experts have
-            if branch.call is not None and (isinstance(maps, str) or not isinstance(self.found[self._name(branch)], str)):
-                if not isinstance(maps, str):
-                    self.found[self._name(branch)] = "more than one attention map in one branch"
-                continue
-            reads_other = not isinstance(maps, str) and any(_holds(one, maps.reads) for one in self.seen.others)
-            if branch.call is None:
-                branch.call = call
-                if reads_other and self.cross is None:
-                    self.cross = branch
-                elif self.attention is None:
-                    self.attention = branch
-                else:
-                    self.cross = self.cross or branch
-            self.found[self._name(branch)] = maps
-        rest = [one for one in self.branches if one.call is None]
-        if len(rest) == (1 if self.attention is not None else 2):
-            self.mlp = rest[-1]  # without a map, tokens are mixed by something else before it
-        elif rest:
-            self.refused["mlp"] = f"{len(rest)} branches beside attention"
+    def __init__(self, seen: Record, steps: list[Joined]) -> None:
+        self.seen, self.steps = seen, steps
+        self.refused: dict[str, str] = {}
+        each = [zip(step.branches, step.scales, [step] * 2, strict=False) for step in steps]
+        self.branches = [_Branch(*one) for step in each for one in step]
+        self.found: dict[str, _Branch] = {}
+        for call in seen.maps:
+            self._assign(call)
+        rest = [one for one in self.branches if one.map_call is None]
+        # Without a map, tokens are mixed by something else before it; of several MLPs, the last one is meant.
+        after = len(rest) > 1 and self.attention is not None and rest[-1].made > self.attention.made
+        if len(rest) == (1 if self.attention is not None else 2) or after:
+            self.found["mlp"] = rest[-1]
         else:
-            self.refused["mlp"] = "no branch beside attention"
+            self.refused["mlp"] = f"{len(rest) or 'no'} branches beside attention"
+        self.others = len(rest) - 1
         if self.attention is None:
             self.refused["attention"] = "no attention map that torch can see before a branch"
 
-    def _made(self, branch: _Branch) -> int:
-        return min((one.order for one in branch.value.places if one.end != "input"), default=branch.value.first)
+    @property
+    def attention(self) -> _Branch | None:
+        """The branch of attention."""
+        return self.found.get("attention")
 
-    def _name(self, branch: _Branch) -> str:
-        return "cross" if branch is self.cross else "attention"
+    @property
+    def cross(self) -> _Branch | None:
+        """The branch of cross-attention."""
+        return self.found.get("cross")
+
+    @property
+    def mlp(self) -> _Branch | None:
+        """The branch of the MLP."""
+        return self.found.get("mlp")
+
+    def _assign(self, call: MapCall) -> None:
+        """An attention map belongs to the first branch that appears after it."""
+        branch = min((one for one in self.branches if one.made > call.order), key=lambda one: one.made, default=None)
+        if branch is None:
+            return
+        maps = find_value_maps(self.seen, call, branch.made)
+        if isinstance(maps, str) and call.maps.ndim == 3 and call.maps.shape[-1] != call.maps.shape[-2]:
+            return  # a softmax over something else, as routers of experts have
+        if branch.map_call is not None:
+            one = isinstance(branch.maps, str) or isinstance(maps, str)
+            branch.maps = (branch.maps if isinstance(maps, str) else maps) if one else "more than one map in one branch"
+            return
+        branch.map_call, branch.maps = call, maps
+        others = [] if isinstance(maps, str) else [x for x in self.seen.others if x.ndim == 3 and _equal(x, maps.reads)]
+        if self.attention is None and not others:
+            self.found["attention"] = branch
+        else:
+            self.found.setdefault("cross", branch)
 
     def parts(self) -> BlockParts:
         """All that is found, with what is refused."""
         taps: dict[str, Tap] = {}
-        maps = self.found.get("attention")
-        for site, branch in (("attention", self.attention), ("cross", self.cross), ("mlp", self.mlp)):
-            if branch is not None:
-                tap = self._tap(branch.value, ("output",))
-                if tap is None and (gained := self._before_gain(branch)) is not None:
-                    taps[site] = gained
-                elif tap is None:
-                    self.refused[site] = "no module that is called once gives it as it is added"
-                else:
-                    taps[site] = replace(tap, times=branch.scale)
-        if self.attention is not None and (normed := self._normed(maps)) is not None:
-            taps["normed"] = normed
+        for site, branch in self.found.items():
+            if (tap := self._tap_of_branch(branch)) is not None:
+                taps[site] = tap
+            else:
+                self.refused[site] = "no module that is called once gives it as it is added"
+        wiring = module = cross = None
+        if self.attention is not None:
+            module = self._module_of(self.attention)
+            if (normed := self._normed(self.attention)) is not None:
+                taps["normed"] = normed
+            wiring = self._accepted("weights", self.attention)
         if (mid := self._mid()) is not None:
             taps["mid"] = mid
-        wiring = None
-        if self.attention is not None and "attention" in taps:
-            try:
-                wiring = self._wiring(maps)
-            except (NotProved, UnsmoothError) as reason:
-                self.refused["weights"] = str(reason)
-        cross = None
         if self.cross is not None and "cross" in taps:
-            try:
-                cross = self._cross(self.found["cross"])
-            except (NotProved, UnsmoothError) as reason:
-                self.refused["cross weights"] = str(reason)
-        attention_module = None if self.attention is None else self._attention_module(self.attention, maps)
+            proved = self._accepted("cross weights", self.cross)
+            cross = None if proved is None else Cross(proved.attention, partial(wired_values, wiring=proved))
         order = ("normed", "attention", "cross", "mid", "mlp")
-        return BlockParts({s: taps[s] for s in order if s in taps}, wiring, attention_module, cross, self.refused)
+        return BlockParts({s: taps[s] for s in order if s in taps}, wiring, module, cross, self.refused)
 
-    # --- sites -----------------------------------------------------------------------------------------------------
+    def _accepted(self, what: str, branch: _Branch) -> Wiring | None:
+        try:
+            return self._wiring(branch) if what == "weights" else self._cross_wiring(branch)
+        except (NotProved, UnsmoothError) as reason:
+            self.refused[what] = str(reason)
+            return None
 
-    def _tap(self, value: Value, ends: tuple[str, ...]) -> Tap | None:
+    # Sites
+
+    def _tap(self, value: Value, end: Literal["input", "output"]) -> Tap | None:
         """The last place where a value is, in a module that is called once."""
-        fit = [one for one in value.places if one.end in ends and self.seen.called_once(one.module)]
+        fit = [one for one in value.places if one.end == end and self.seen.called_once(one.module)]
         if not fit:
             return None
         last = max(fit, key=lambda one: one.order)
-        return Tap(last.module, "output" if last.end == "output" else "input", copied=not same(last.held.reshape(value.tensor.shape), value.tensor))
+        return Tap(last.module, end, copied=not same(last.held.reshape(value.tensor.shape), value.tensor))
 
-    def _before_gain(self, branch: _Branch) -> Tap | None:
-        """Where a branch is before a weight (dim,) multiplies it, where no module that is called once gives it after."""
+    def _tap_of_branch(self, branch: _Branch) -> Tap | None:
+        """Where a branch is; before a weight (dim,) multiplies it, where no module gives it after."""
+        if (tap := self._tap(branch.value, "output")) is not None:
+            return replace(tap, times=branch.scale)
         for value in reversed(self.seen.values):
-            tap = self._tap(value, ("output",))
-            if tap is None or branch.scale != 1.0 or self._made(branch) < value.first:
-                continue
-            how = ends_in(branch.value, value.tensor, self.seen)
-            if how is not None and how[0] == "gain" and how[1] is not None:
-                return replace(tap, times=how[1])
+            tap = self._tap(value, "output") if branch.scale == 1.0 and value.first <= branch.made else None
+            end = None if tap is None else ends_in(branch.value, value.tensor, self.seen)
+            if tap is not None and end is not None and end[0] == "gain" and end[1] is not None:
+                return replace(tap, times=end[1])
         return None
 
-    def _attention_module(self, branch: _Branch, maps: ValueMaps | str | None) -> str | None:
+    def _module_of(self, branch: _Branch) -> str:
         """The innermost module that runs when the map is formed and has weights, those of the values where known."""
-        assert branch.call is not None
-        inside = [path for path in reversed(branch.call.inside) if _has_weights(self.seen, path)]
-        if isinstance(maps, ValueMaps):
-            inside = [path for path in inside if maps.value == path or maps.value.startswith(f"{path}.")]
-        return next(iter(inside), "")
+        inside = [] if branch.map_call is None else branch.map_call.inside
+        fit = [path for path in reversed(inside) if _has_weights(self.seen, path)]
+        if isinstance(maps := branch.maps, ValueMaps):
+            fit = [path for path in fit if f"{maps.value}.".startswith(f"{path}.")]
+        return next(iter(fit), "")
 
-    def _normed(self, maps: ValueMaps | str | None) -> Tap | None:
+    def _normed(self, branch: _Branch) -> Tap | None:
         """What attention reads: what the norm before it gives, or what goes into its module."""
-        assert self.attention is not None
-        reads = self._read_by_attention(maps)
+        reads, module = self._read_by(branch), self._module_of(branch)
         if reads is None:
             self.refused["normed"] = "what attention reads is not of the stream's shape"
-            return None
-        norm = self._norm_before(self.attention, reads)
-        if norm:
+        elif norm := self._norm_before(branch, reads):
             return Tap(norm, "output")
-        module = self._attention_module(self.attention, maps)
-        fit = [one for one in reads.places if one.end == "input" and self.seen.called_once(one.module)]
-        if not fit:
+        elif any(one.module == module and one.end == "input" for one in reads.places) and self.seen.called_once(module):
+            return Tap(module, "input")
+        elif (tap := self._tap(reads, "input")) is not None:
+            return tap
+        else:
             self.refused["normed"] = "no module that is called once is given it"
-            return None
-        own = next((one for one in fit if one.module == module), fit[-1])
-        return Tap(own.module, "input")
-
-    def _read_by_attention(self, maps: ValueMaps | str | None) -> Value | None:
-        assert self.attention is not None and self.attention.call is not None
-        if isinstance(maps, ValueMaps) and (reads := self._stream_of(maps.reads)) is not None:
-            return reads
-        # The weights are not known: what the module of the map was given, if a norm of the stream gave that.
-        module = self._attention_module(self.attention, maps)
-        for value in self.seen.values:
-            if any(one.module == module and one.end == "input" for one in value.places):
-                return value
         return None
+
+    def _read_by(self, branch: _Branch) -> Value | None:
+        """What the value weights read; where those are not known, what the module of the map was given."""
+        if isinstance(branch.maps, ValueMaps) and (reads := self._stream_of(branch.maps.reads)) is not None:
+            return reads
+        module = self._module_of(branch)
+        given = (v for v in self.seen.values if any(p.module == module and p.end == "input" for p in v.places))
+        return next(given, None)
 
     def _stream_of(self, reads: Tensor) -> Value | None:
         """The value that a linear map read, which may have been turned, or dealt out to windows."""
         for value in self.seen.values:
             x = value.tensor
-            if x.ndim == 3 and (same(x, reads.to(x.dtype)) or same(x.transpose(0, 1), reads.to(x.dtype))):
+            if _equal(x, reads):
                 return value
             if x.shape[-1] == reads.shape[-1] and x.numel() <= reads.numel() and _rows_within(x, reads):
                 return value
         return None
 
+    def _norms(self, given: Value, gave: Value | None) -> list[str]:
+        """Norms that are called once, are given one value and give another; None for any."""
+        return [
+            one.path
+            for one in self.seen.calls
+            if is_norm(one) and one.given is given.tensor and self.seen.called_once(one.path)
+            if gave is None or one.gave is gave.tensor
+        ]
+
     def _norm_before(self, branch: _Branch, reads: Value) -> str | None:
         """The norm that gives `reads` from the stream before a branch; "" where that is read as it is."""
-        stream = self._stream_before(branch)
-        if reads is stream:
-            idle = [c for c in self.seen.calls if type(c.module) is nn.Identity and c.given is stream.tensor]
-            idle = [c for c in idle if "norm" in c.path.rpartition(".")[2] and c.ended < self._made(branch)]
-            return idle[-1].path if idle and self.steps[0].norm is None else ""
-        for one in self.seen.calls:
-            if is_norm(one) and one.given is stream.tensor and one.gave is reads.tensor:
-                if self.seen.called_once(one.path):
-                    return one.path
-        return None
-
-    def _stream_before(self, branch: _Branch) -> Value:
-        return branch.step.before
+        norms = self._norms(branch.step.before, reads)
+        if reads is branch.step.before:  # only an identity can be between
+            return norms[0] if norms and self.steps[0].norm is None else ""
+        return norms[0] if norms else None
 
     def _mid(self) -> Tap | None:
-        if self.mlp is None or self.mlp.place == 0 or (self.attention is not None and self._is_parallel()):
+        """The stream that the MLP's branch is added to, where that is not what attention's is added to."""
+        mlp = self.mlp
+        if mlp is None or mlp.step is self.steps[0] or self._is_parallel():
             return None
-        before = self.mlp.step.before
-        if self.steps[0].norm is not None:
-            norm = next((one.norm for one in self.steps if one.handed_on is before), None)
-            return None if norm is None else Tap(norm, "output")
-        norm = self._norm_before(self.mlp, before) or next(
-            (c.path for c in self.seen.calls if is_norm(c) and c.given is before.tensor and self.seen.called_once(c.path)),
-            None,
-        )
-        if norm:
-            return Tap(norm, "input")
-        tap = self._tap(before, ("input", "output"))
+        before = mlp.step.before
+        after = next((one.norm for one in self.steps if one.handed_on is before), None)
+        if after is not None:
+            return Tap(after, "output")
+        norms = self._norms(before, None)
+        if norms:
+            return Tap(norms[0], "input")
+        tap = self._tap(before, "input") or self._tap(before, "output")
         if tap is None:
             self.refused["mid"] = "no module that is called once reads it"
         return tap
 
     def _is_parallel(self) -> bool:
-        """Whether the MLP reads what attention reads, or a norm of it."""
-        assert self.mlp is not None and self.attention is not None
-        if self.mlp.step is self.attention.step:
-            return True
-        return self.mlp.place > self.attention.place and self._mlp_reads() is not None and self._reads_start()
+        """Whether the MLP reads what attention reads, or another norm of it."""
+        if self.mlp is None or self.attention is None:
+            return False
+        start, reads = self.attention.step.before, self._read_by_mlp()
+        return self.mlp.step is self.attention.step or reads is start or bool(reads and self._norms(start, reads))
+
+    # Weights
 
     def _mlp_calls(self) -> list[ModuleCall]:
         """The linear maps of the MLP, in call order."""
         assert self.mlp is not None
-        last = self._made(self.mlp)
-        attention = [one for one in (self.attention, self.cross) if one is not None]
-        start = max((self._made(one) for one in attention if self._made(one) < last), default=-1)
-        prefixes = [
-            path for one in attention if (path := self._attention_module(one, self.found.get(self._name(one))))
-        ]
-        used = [path for one in self.found.values() if isinstance(one, ValueMaps) for path in (one.value, one.output)]
-        first_map = min((one.call.order for one in attention if one.call is not None), default=-1)
-        calls = []
-        for one in self.seen.calls:
-            linear = isinstance(one.module, nn.Linear) or type(one.module).__name__ in ("Conv1D", "FalconLinear")
-            linear = linear or hasattr(one.module, "base_layer")
-            if not linear or one.path in used or any(one.path.startswith(f"{path}.") for path in prefixes):
-                continue
-            if ".base_layer" in one.path or ".lora_" in one.path:
-                continue
-            if start < one.began and one.ended <= last or (start == -1 and one.ended <= last and one.began > 0):
-                calls.append(one)
-        return calls if first_map else []
+        mixing = [one for one in (self.attention, self.cross) if one is not None]
+        start = max((one.made for one in mixing if one.made < self.mlp.made), default=0)
+        used = {path for one in mixing if isinstance(m := one.maps, ValueMaps) for path in (m.value, m.output)}
+        inside = tuple(f"{path}." for one in mixing if (path := self._module_of(one)))
+        calls = [one for one in self.seen.calls if looks_linear(one.module) and start < one.began]
+        calls = [one for one in calls if one.ended <= self.mlp.made and one.path not in used]
+        calls = [one for one in calls if not f"{one.path}.".startswith(inside or "\0")]
+        # Of an adapter, the whole and not the parts.
+        return [one for one in calls if not any(f"{other.path}." in one.path for other in calls)]
 
-    def _mlp_reads(self) -> Value | None:
+    def _read_by_mlp(self) -> Value | None:
         calls = self._mlp_calls()
         return self._stream_of(calls[0].given) if calls else None
 
-    def _reads_start(self) -> bool:
-        assert self.mlp is not None and self.attention is not None
-        reads, start = self._mlp_reads(), self.attention.step.before
-        assert reads is not None
-        if reads is start:
-            return True
-        return any(is_norm(c) and c.given is start.tensor and c.gave is reads.tensor for c in self.seen.calls)
-
-    # --- weights ---------------------------------------------------------------------------------------------------
-
-    def _wiring(self, maps: ValueMaps | str | None) -> Wiring:
+    def _wiring(self, branch: _Branch) -> Wiring:
         """The parts of the block, proved."""
-        if not isinstance(maps, ValueMaps):
-            raise NotProved(str(maps))
-        assert self.attention is not None
-        reads = self._stream_of(maps.reads)
-        if reads is None:
-            raise NotProved(f"{maps.value!r} reads neither the stream nor a norm of it: values are no one linear map of it")
-        batch_and_tokens = {self.seen.stream.tensor.shape[:-1], self.seen.stream.tensor.transpose(0, 1).shape[:-1]}
-        windowed = maps.reads.shape[:-1] not in batch_and_tokens
-        end = None if windowed else ends_in(self.attention.value, maps.gave, self.seen)
-        if end is None and not (windowed and _rows_within(self.attention.value.tensor, maps.gave)):
+        maps = branch.maps
+        if isinstance(maps, str):
+            raise NotProved(maps)
+        if (reads := self._stream_of(maps.reads)) is None:
+            raise NotProved(f"{maps.value!r} reads neither the stream nor a norm of it: no one linear map makes values")
+        x = self.seen.stream.tensor
+        windowed = maps.reads.shape[:-1] not in (x.shape[:-1], x.transpose(0, 1).shape[:-1])
+        end = None if windowed else ends_in(branch.value, maps.gave, self.seen)
+        if end is None and not (windowed and _rows_within(branch.value.tensor, maps.gave)):
             raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
-        style, norms = self._norms(reads)
-        mlp, experts, mlp_end = self._mlp_weights()
-        pairs = [end or ("plain", None), mlp_end]
-        wiring = Wiring(
+        if self.mlp is None or self.others:
+            raise NotProved(f"{self.others + 1 or 'no'} branches beside attention")
+        style, norms = self._place_of_norms(branch, reads, self.mlp)
+        mlp, experts, mlp_end = self._mlp_weights(self.mlp)
+        ends = (end or _PLAIN, mlp_end)
+        wiring = replace(
+            self._read_as(branch, maps),
             style=style,
-            heads=maps.heads,
-            attention=self._attention_module(self.attention, maps) or "",
-            value=maps.value,
-            layout=maps.layout,
-            output=maps.output,
             norms=norms,
             mlp=mlp,
             experts=experts,
-            output_norms=_both(pairs, "norm"),
-            gains=_both(pairs, "gain"),
+            output_norms=_of_kind(ends, "norm"),
+            gains=_of_kind(ends, "gain"),
             windowed=windowed,
-            causal=self._causal(maps),
-            logit_scale=self._logit_scale(maps),
-            dropout=self._dropout(),
-            scales=(self.attention.scale, self.mlp.scale if self.mlp is not None else 1.0),
+            causal=_is_causal(maps),
+            logit_scale=self._logit_scale(branch, maps),
+            dropout=self._dropout(branch),
+            scales=(branch.scale, self.mlp.scale),
             switch=self._switch(style),
         )
-        if maps.own:
-            wiring = replace(
-                wiring,
-                value_weight="in_proj_weight",
-                value_bias="in_proj_bias",
-                values_at=f"{maps.value}.values",
-                heads_at=f"{maps.value}.heads",
-            )
-        prove(wired_values(self.seen.block, wiring), maps, self.attention.value.tensor * self.attention.scale, windowed)
+        prove(wired_values(self.seen.block, wiring), maps, branch.value.tensor * branch.scale, windowed)
         return wiring
 
-    def _norms(self, reads: Value) -> tuple[str, tuple[str, str]]:
+    def _read_as(self, branch: _Branch, maps: ValueMaps) -> Wiring:
+        """What is the same for attention and cross-attention."""
+        wiring = Wiring("pre", maps.heads, self._module_of(branch), maps.value, maps.layout, maps.output, ("", ""))
+        if not maps.own:
+            return wiring
+        values, heads = f"{maps.value}.values", f"{maps.value}.heads"
+        names = {"value_weight": "in_proj_weight", "value_bias": "in_proj_bias", "values_at": values, "heads_at": heads}
+        return replace(wiring, **names)  # type: ignore[arg-type]
+
+    def _cross_wiring(self, branch: _Branch) -> Wiring:
+        """Cross-attention, proved as attention is; a norm before it is on its queries alone."""
+        maps = branch.maps
+        if isinstance(maps, str):
+            raise NotProved(maps)
+        if ends_in(branch.value, maps.gave, self.seen) != _PLAIN:
+            raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is")
+        after = branch.step.norm
+        wiring = replace(self._read_as(branch, maps), style="post" if after else "pre", norms=(after or "", ""))
+        prove(wired_values(self.seen.block, wiring), maps, branch.value.tensor * branch.scale, False)
+        return wiring
+
+    def _place_of_norms(
+        self, attention: _Branch, reads: Value, mlp: _Branch
+    ) -> tuple[Literal["pre", "post", "parallel"], tuple[str, str]]:
         """Where the norms stand, and which they are."""
-        assert self.attention is not None
         after = [step.norm for step in self.steps]
         if all(after):
-            if reads is not self.attention.step.before:
+            if reads is not attention.step.before:
                 raise NotProved("norms both before and after the additions")
-            if self.mlp is None:
-                raise NotProved("no branch of an MLP")
-            return "post", (str(self.attention.step.norm), str(self.mlp.step.norm))
+            return "post", (str(attention.step.norm), str(mlp.step.norm))
         if any(after):
             raise NotProved("a norm on the stream after some of the additions")
-        first = self._norm_before(self.attention, reads)
+        first = self._norm_before(attention, reads)
         if first is None:
             raise NotProved("what attention reads is no norm of the stream before it")
-        if self.mlp is None:
-            raise NotProved(self.refused.get("mlp", "no branch of an MLP"))
-        mlp_reads = self._mlp_reads()
-        if self._is_parallel():
-            start = self.attention.step.before
-            fit = [
-                c.path for c in self.seen.calls if is_norm(c) and c.given is start.tensor and mlp_reads is not None
-                and c.gave is mlp_reads.tensor and self.seen.called_once(c.path)
-            ]  # fmt: skip
-            return "parallel", (first, fit[-1] if fit else first)
-        before = self.mlp.step.before
-        for one in self.seen.calls:
-            if is_norm(one) and one.given is before.tensor and self.seen.called_once(one.path):
-                if mlp_reads is None or one.gave is mlp_reads.tensor:
-                    return "pre", (first, one.path)
-        return "pre", (first, "")
+        parallel = self._is_parallel()
+        second = self._norms((attention if parallel else mlp).step.before, self._read_by_mlp())
+        if parallel:
+            return "parallel", (first, second[-1] if second else first)
+        return "pre", (first, second[0] if second else "")
 
-    def _mlp_weights(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, str | None]]:
+    def _mlp_weights(self, branch: _Branch) -> tuple[tuple[str, ...], tuple[str, ...], End]:
         """The linear maps of the MLP, or its experts, and how the branch follows from the last one."""
-        assert self.mlp is not None
-        value = self.mlp.value
-        holders = [one.module for one in value.places if one.end == "output"]
-        for holder in reversed(holders):
-            module = self.seen.block.get_submodule(holder)
-            experts = tuple(f"{holder}.{n}" for n, p in module.named_parameters() if p.ndim == 3)
-            if len(experts) > 1:
-                if self._doubled(holder, experts[-1]):
-                    return (), experts, ("plain", None)
-                self.refused["mlp weights"] = f"the branch is not in proportion to {experts[-1]!r}"
-                return (), (), ("plain", None)
+        for place in reversed([one for one in branch.value.places if one.end == "output"]):
+            module = self.seen.block.get_submodule(place.module)
+            experts = tuple(f"{place.module}.{name}" for name, p in module.named_parameters() if p.ndim == 3)
+            if len(experts) > 1 and self._doubles(place.module, experts[-1]):
+                return (), experts, _PLAIN
+            if experts:
+                self.refused["mlp weights"] = f"the branch is not in proportion to {experts[-1]!r} (experts, out, in)"
+                return (), (), _PLAIN
         calls = self._mlp_calls()
         for last in reversed(calls):
-            end = ends_in(value, last.gave, self.seen)
-            if end is not None:
-                mlp = tuple(dict.fromkeys(one.path for one in calls if one.ended <= last.ended))
-                return mlp, (), end
+            if (end := ends_in(branch.value, last.gave, self.seen)) is not None:
+                return tuple(dict.fromkeys(one.path for one in calls if one.ended <= last.ended)), (), end
         self.refused["mlp weights"] = "the branch does not follow from the last of its linear maps"
-        return (), (), ("plain", None)
+        return (), (), _PLAIN
 
-    def _doubled(self, holder: str, last: str) -> bool:
+    def _doubles(self, path: str, last: str) -> bool:
         """Whether a module gives twice as much with its last weight doubled."""
-        call = next(one for one in self.seen.calls if one.path == holder)
+        call = next(one for one in self.seen.calls if one.path == path)
         weight = self.seen.block.get_parameter(last)
-        swapped = {last.removeprefix(f"{holder}."): 2 * weight.detach()}
         with torch.no_grad():
-            gave = torch.func.functional_call(call.module, swapped, (call.given,))
+            twice = {last.removeprefix(f"{path}."): 2 * weight.detach()}
+            gave = torch.func.functional_call(call.module, twice, (call.given,))
         gave = gave[0] if isinstance(gave, tuple) else gave
         return weight.shape[-2] == call.gave.shape[-1] and same(gave.reshape(call.gave.shape), 2 * call.gave)
 
-    def _causal(self, maps: ValueMaps) -> bool | None:
-        queries, keys = maps.maps.shape[-2:]
-        if queries == keys > 1 and not bool(maps.maps.triu(1).any()):
-            return True
-        return None if maps.own else False
-
-    def _logit_scale(self, maps: ValueMaps) -> float | None:
-        module = self.seen.block.get_submodule(self._attention_module(self.attention, maps) or "")  # type: ignore[arg-type]
-        usual = maps.heads.dim**-0.5
+    def _logit_scale(self, branch: _Branch, maps: ValueMaps) -> float | None:
+        module, usual = self.seen.block.get_submodule(self._module_of(branch)), maps.heads.dim**-0.5
         said = [getattr(module, name, None) for name in ("scaling", "scale", "softmax_scale")]
         given = next((one for one in said if isinstance(one, float)), maps.map_call.scale)
         return None if given is None or abs(given - usual) < 1e-6 * usual else float(given)
 
-    def _dropout(self) -> str | None:
+    def _dropout(self, branch: _Branch) -> str | None:
         """What drops attention's branch after the tap: a module that other branches share, or a number."""
-        assert self.attention is not None
-        places = [one for one in self.attention.value.places if one.end == "output"]
+        places = [one for one in branch.value.places if one.end == "output"]
         tapped = max((one.order for one in places if self.seen.called_once(one.module)), default=0)
-        after = [one.module for one in places if one.order > tapped]
-        if after:
+        if after := [one.module for one in places if one.order > tapped]:
             return after[-1]
         for one in self.seen.dropouts:
-            if one.share and one.order > tapped and same(one.given, self.attention.value.tensor):
+            if one.share and one.order > tapped and same(one.given, branch.value.tensor):
                 return _number_at(self.seen.block, one.inside, one.share)
         return None
 
@@ -466,67 +420,46 @@ class _Search:
                 return name, pre, post
         return None
 
-    def _cross(self, maps: ValueMaps | str) -> Cross:
-        """Cross-attention, proved as attention is."""
-        if not isinstance(maps, ValueMaps):
-            raise NotProved(maps)
-        assert self.cross is not None
-        if (ends_in(self.cross.value, maps.gave, self.seen) or ("", ""))[0] != "plain":
-            raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is")
-        read = CrossValues(maps.value, maps.output, maps.layout, maps.heads, self.cross.step.norm, maps.own)
-        prove(read(self.seen.block), maps, self.cross.value.tensor * self.cross.scale, False)
-        return Cross(self._attention_module(self.cross, maps) or "", read)
-
-
-@dataclass(frozen=True)
-class CrossValues:
-    """Reads the weights of cross-attention off a block; a norm before it is on its queries alone."""
-
-    value: str
-    output: str
-    layout: object
-    heads: object
-    norm: str | None
-    own: bool
-
-    def __call__(self, block: nn.Module) -> ValueProjection:
-        """The weights of `block`."""
-        from unsmooth.models.block_parts import optional, weight_at
-
-        value: object = self.value
-        if self.own:
-            value = (weight_at(block, f"{self.value}.in_proj_weight").mT, optional(block, self.value, "in_proj_bias"))
-        return read_values(
-            block,
-            value=value,  # type: ignore[arg-type]
-            output=self.output,
-            layout=self.layout,  # type: ignore[arg-type]
-            heads=self.heads,  # type: ignore[arg-type]
-            place="pre" if self.norm is None else "post",
-            norm=self.norm,
-        )
-
 
 def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bool) -> None:
-    """Rebuild a branch from weights as they are read and the map; refuse where it is another, or another order fits too."""
-    weights = replace(
-        values,
-        **{name: None if (t := getattr(values, name)) is None else t.double() for name in ("w_v", "w_o", "b_v", "b_o", "gain")},
-    )
+    """Rebuild a branch from weights as they are read, and the map.
+
+    Raises:
+        NotProved: It is another, or heads in another order give it too.
+    """
+    exact = [None if x is None else x.double() for x in (values.b_v, values.b_o, values.gain)]
+    weights = replace(values, w_v=values.w_v.double(), w_o=values.w_o.double())
+    weights = replace(weights, b_v=exact[0], b_o=exact[1], gain=exact[2])
     if windowed:
         weights, branch = replace(weights, output_norm=None, gain=None), maps.gave
-    turned = branch.ndim == 3 and branch.shape[:2] != (maps.maps.shape[0], maps.maps.shape[2])
-    wanted = (branch.transpose(0, 1) if turned else branch).double().reshape(*maps.reads.shape[0:1], -1, branch.shape[-1])
+    queries = (maps.maps.shape[0], maps.maps.shape[2])
+    wanted = (branch.transpose(0, 1) if branch.ndim == 3 and branch.shape[:2] != queries else branch).double()
+    wanted = wanted.reshape(*queries, -1)
 
     def error(one: ValueProjection) -> float:
         rebuilt = one.attention_output(maps.maps, maps.reads.double())
         return float((rebuilt - wanted).abs().max() / wanted.abs().max())
 
-    if (found := error(weights)) > OF_BRANCH:
-        raise NotProved(f"attention rebuilt from its weights differs from the branch by {found:.1e} of its largest number")
+    if not (found := error(weights)) <= OF_BRANCH:
+        raise NotProved(
+            f"attention rebuilt from its weights differs from the branch by {found:.1e} of its largest entry"
+        )
     shifted = replace(weights, w_o=weights.w_o.roll(1, 0))
     if weights.heads > 1 and error(shifted) < 100 * OF_BRANCH:
         raise NotProved("heads in another order give the same branch, so the batch cannot tell them apart")
+
+
+def _is_causal(maps: ValueMaps) -> bool | None:
+    queries, keys = maps.maps.shape[-2:]
+    if queries == keys > 1 and not bool(maps.maps.triu(1).any()):
+        return True
+    return None if maps.own else False
+
+
+def _of_kind(ends: tuple[End, End], kind: str) -> tuple[str, str] | None:
+    """The paths of one kind of end, "" where one of the branches does not have it."""
+    first, second = ((path or "") if what == kind else "" for what, path in ends)
+    return (first, second) if first or second else None
 
 
 def _number_at(block: nn.Module, inside: tuple[str, ...], share: float) -> str | None:
@@ -540,18 +473,14 @@ def _number_at(block: nn.Module, inside: tuple[str, ...], share: float) -> str |
     return None
 
 
-def _both(ends: list[tuple[str, str | None]], kind: str) -> tuple[str, str] | None:
-    """The paths of one kind of end, where both branches have it."""
-    paths = [path for what, path in ends if what == kind and path is not None]
-    if len(paths) == 1:
-        raise NotProved(f"a {kind} on one branch alone")
-    return (paths[0], paths[1]) if paths else None
+def _has_weights(seen: Record, path: str) -> bool:
+    return any(p.ndim > 1 for p in seen.block.get_submodule(path).parameters())
 
 
-def _holds(tensor: Tensor, reads: Tensor) -> bool:
-    if tensor.ndim != 3 or not tensor.dtype.is_floating_point:
-        return False
-    return same(tensor, reads.to(tensor.dtype)) or same(tensor.transpose(0, 1), reads.to(tensor.dtype))
+def _equal(x: Tensor, reads: Tensor) -> bool:
+    """Whether two tensors are the same, or are so with batch and tokens turned."""
+    reads = reads.to(x.dtype)
+    return same(x, reads) or (x.ndim == 3 and same(x.transpose(0, 1), reads))
 
 
 def _rows_within(x: Tensor, others: Tensor) -> bool:
@@ -560,6 +489,3 @@ def _rows_within(x: Tensor, others: Tensor) -> bool:
     rows = rows[:: max(len(rows) // 64, 1)]
     nearest = torch.cdist(rows, pool, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1).values
     return bool((nearest <= 1e-4 * rows.norm(dim=1).max()).all())
-
-
-__all__ = ["BlockParts", "Tensor", "find_parts", "norm_at", "prove", "resolve"]

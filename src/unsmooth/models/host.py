@@ -37,7 +37,7 @@ class Tap:
         module: Path of the module relative to the block.
         end: "input" (its first tensor argument) or "output" (its first tensor result).
         copied: Whether to hand on a copy, because the block changes the tensor in place afterwards.
-        times: What the block multiplies it by before it is added to the stream: a number, or the path of a weight (dim,).
+        times: What the block multiplies it by before it is added: a number, or the path of a weight (dim,).
     """
 
     module: str

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unsmooth.models.block_record import OF_BRANCH, OF_STREAM, ModuleCall, Place, Record, Value, same
+from unsmooth.models.block_record import OF_BRANCH, OF_STREAM, Place, Record, Value, same
+from unsmooth.models.value_search import is_norm
 
 # How many numbers of each tensor are compared before all of them are.
 _SKETCH = 512
@@ -47,6 +48,10 @@ def find_steps(record: Record) -> list[Joined] | str:
     if not found and (more := list(_times_weights(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
+    if not found and (more := list(_unseen(record))):
+        record.values.extend(more)
+        found = _way(record, _Table(record), record.stream, (record.stream,))
+        found = found if sum(one in more for step in found for one in step.branches) == 1 else []
     if found:
         return found
     largest = float(record.stream.tensor.abs().max())
@@ -69,10 +74,19 @@ def _times_weights(record: Record) -> Iterator[Value]:
                 yield Value(tensor, [Place("", "times", max(one.order for one in places), tensor)])
 
 
+def _unseen(record: Record) -> Iterator[Value]:
+    """What would lead from the stream to what norms read, where no module gives that: no site, but one step."""
+    for one in record.calls:
+        reads = record.find(one.given) if is_norm(one) else None
+        if reads is not None and reads is not record.stream:
+            tensor = one.given - record.stream.tensor
+            yield Value(tensor, [Place("", "unseen", reads.first, tensor)])
+
+
 def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -> list[Joined]:
     """The longest way from `now` to the output."""
     best: list[Joined] = []
-    for step in (*table.sums(now, passed), *(table.pairs(now, passed) if len(passed) == 1 else ())):
+    for step in (*table.sums(now, passed), *(table.pairs(now) if len(passed) == 1 else ())):
         for norm, handed_on in ((None, step.after), *table.norms_of(step.after)):
             one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on)
             if handed_on is record.output:
@@ -124,7 +138,7 @@ class _Table:
             if _is_sum(now.tensor, sum_of.tensor, gap, scale * added.tensor):
                 yield Joined(now, sum_of, (added,), (scale,), None, sum_of)
 
-    def pairs(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+    def pairs(self, now: Value) -> Iterator[Joined]:
         """Every value that is `now` and two other values, each times the same number."""
         targets = [one for one in (self.record.output, *self._before_norms()) if one is not now]
         used = [one for one in self.values if one is not now and one is not self.record.output]
@@ -161,15 +175,6 @@ class _Table:
                     yield one.path, found
 
 
-def is_norm(call: ModuleCall) -> bool:
-    """Whether a call may be of a norm: a module without others in it that keeps the shape, and is no linear map."""
-    kept = call.given.shape == call.gave.shape
-    inside = next(call.module.children(), None)
-    linear = isinstance(call.module, nn.Linear)
-    says = "norm" in type(call.module).__name__.lower() or "norm" in call.path.rpartition(".")[2].lower()
-    return kept and inside is None and not linear and (says or type(call.module) is nn.Identity)
-
-
 def _whole(scale: float) -> float:
     """One where it is one but for rounding."""
     return round(scale) if round(scale) == 1 and abs(scale - round(scale)) < 1e-4 else scale
@@ -195,7 +200,7 @@ def ends_in(branch: Value, gave: Tensor, record: Record) -> tuple[str, str | Non
         ("plain", None), ("norm", its path) or ("gain", the path of the weight (dim,) that it was multiplied by); None
         where it does not follow.
     """
-    if same(branch.tensor, gave):
+    if same(branch.tensor, gave) or (gave.ndim == 3 and same(branch.tensor, gave.transpose(0, 1))):
         return "plain", None
     for one in record.calls:
         if is_norm(one) and one.gave is branch.tensor and same(one.given, gave):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.block_parts import linear_weights, part
-from unsmooth.models.block_record import OF_BRANCH, MapCall, ModuleCall, Record
+from unsmooth.models.block_record import OF_BRANCH, MapCall, ModuleCall, Record, same
 from unsmooth.models.qkv_layouts import BY_GROUP, CONCATENATED, SEPARATE, Heads, Layout, size_of
 
 
@@ -58,6 +58,9 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
     if call.maps.ndim not in (3, 4, 5) or not outputs or not values:
         odd = f"a map of shape {tuple(call.maps.shape)}" if outputs and values else None
         return odd or f"no linear map {'before' if outputs else 'after'} the attention map in its branch"
+    for one in record.calls:
+        if one.began > call.order and is_norm(one) and any(same(one.gave, other.given) for other in outputs[:1]):
+            return f"a norm, {one.path!r}, between the heads and {outputs[0].path!r}"
     best, reason = -1.0, f"{outputs[0].path!r} does not read the heads of the map side by side"
     for output in outputs:
         for maps_BHNM, heads_BNHE in _as_heads(call.maps, output.given):
@@ -82,12 +85,11 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
 
 def _of_torch(record: Record, call: MapCall) -> ValueMaps | str:
     """Torch's own attention has both of its projections in one function."""
-    path = next((one for one in reversed(call.inside) if isinstance(_at(record, one), nn.MultiheadAttention)), None)
-    if path is None:
+    path = next(iter(reversed(call.inside)), "")
+    module = part(record.block, path)
+    if call.value is None or not isinstance(module, nn.MultiheadAttention):
         return "torch's attention called without its module"
-    module = _at(record, path)
-    assert isinstance(module, nn.MultiheadAttention) and call.value is not None
-    if module.in_proj_weight is None:
+    if getattr(module, "in_proj_weight", None) is None:
         return "keys or values of another width than the queries, so no one in_proj_weight"
     if module.bias_k is not None or module.add_zero_attn:
         return "an extra key (add_bias_kv or add_zero_attn)"
@@ -95,20 +97,26 @@ def _of_torch(record: Record, call: MapCall) -> ValueMaps | str:
     if gave is None:
         return "attention that gives no tensor"
     heads = Heads(module.num_heads, module.num_heads, module.head_dim)
-    return ValueMaps(
-        call, path, f"{path}.out_proj", CONCATENATED, heads, call.value, gave, call.maps, own=True
-    )
+    return ValueMaps(call, path, f"{path}.out_proj", CONCATENATED, heads, call.value, gave, call.maps, own=True)
 
 
-def _at(record: Record, path: str) -> nn.Module:
-    return part(record.block, path)
+def is_norm(call: ModuleCall) -> bool:
+    """Whether a call may be of a norm: a module without others in it that keeps the shape, and is no linear map."""
+    if call.given.shape != call.gave.shape or next(call.module.children(), None) or looks_linear(call.module):
+        return False
+    says = "norm" in type(call.module).__name__.lower() or "norm" in call.path.rpartition(".")[2].lower()
+    return says or type(call.module) is nn.Identity
+
+
+def looks_linear(module: nn.Module) -> bool:
+    """Whether a module may be a linear map, by the name of its class, or an adapter around one."""
+    kinds = {base.__name__ for base in type(module).__mro__}
+    return bool(kinds & {"Linear", "Conv1D", "FalconLinear", "Linear8bitLt"}) or hasattr(module, "base_layer")
 
 
 def _is_linear(record: Record, call: ModuleCall) -> bool:
     """Whether a call was of a linear map whose weights can be read; the outermost of wrapped ones comes first."""
-    kinds = {base.__name__ for base in type(call.module).__mro__}
-    likely = kinds & {"Linear", "Conv1D", "FalconLinear", "Linear8bitLt"} or hasattr(call.module, "base_layer")
-    if not likely or call.given.ndim < 2:
+    if not looks_linear(call.module) or call.given.ndim < 2:
         return False
     try:
         weight_DF, bias_F = linear_weights(record.block, call.path)
@@ -122,7 +130,7 @@ def _is_linear(record: Record, call: ModuleCall) -> bool:
 
 
 def _as_heads(maps: Tensor, given: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The map as (batch, heads, queries, keys) beside heads (batch, queries, heads, head dim), in each way that fits."""
+    """The map (batch, heads, queries, keys) beside heads (batch, queries, heads, head dim), in each way that fits."""
     queries = maps.shape[-2]
     shapes = [given] if given.ndim == 3 else [given.reshape(given.shape[0], -1, given.shape[-1])]
     if given.ndim == 3 and given.shape[0] == queries:
@@ -138,9 +146,9 @@ def _as_heads(maps: Tensor, given: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         elif maps.ndim == 4:
             whole = maps if maps.shape[0] == batch else None
         else:
-            whole = maps.unflatten(0, (batch, -1)) if maps.shape[0] % batch == 0 else None
+            whole = torch.unflatten(maps, 0, (batch, -1)) if maps.shape[0] % batch == 0 else None
         if whole is not None and heads_BNM.shape[-1] % whole.shape[1] == 0:
-            yield whole.double(), heads_BNM.unflatten(-1, (whole.shape[1], -1)).double()
+            yield whole.double(), torch.unflatten(heads_BNM, -1, (whole.shape[1], -1)).double()
 
 
 def _as_tokens(gave: Tensor, maps_BHNM: Tensor) -> Tensor | None:
@@ -176,7 +184,9 @@ def _is_gated(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> bool:
     heads, dim = heads_BNHE.shape[-2:]
     if made_BMC.shape[-1] % dim or heads % (made_BMC.shape[-1] // dim):
         return False
-    values_BHME = made_BMC.unflatten(-1, (-1, dim)).repeat_interleave(heads * dim // made_BMC.shape[-1], 2).transpose(1, 2)
+    values_BHME = (
+        torch.unflatten(made_BMC, -1, (-1, dim)).repeat_interleave(heads * dim // made_BMC.shape[-1], 2).transpose(1, 2)
+    )
     share_BNHE = heads_BNHE / (maps_BHNM @ values_BHME).transpose(1, 2)
     return bool(((share_BNHE > 0) & (share_BNHE < 1)).all())
 
@@ -189,7 +199,9 @@ def _layout_of(columns_HE: Tensor, size: int) -> tuple[Layout, Heads] | str:
         return "values whose places are no run of columns"
     distinct = list(dict.fromkeys(starts))
     heads = Heads(len(starts), len(distinct), dim)
-    if heads.query % heads.key_value or starts != [one for one in distinct for _ in range(heads.query // heads.key_value)]:
+    if heads.query % heads.key_value or starts != [
+        one for one in distinct for _ in range(heads.query // heads.key_value)
+    ]:
         return f"query heads that read values in the order {starts[:8]}"
     places = torch.arange(size)
     for layout in (SEPARATE, CONCATENATED, BY_GROUP):

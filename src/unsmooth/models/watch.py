@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
@@ -122,11 +123,11 @@ def _hook_block(
     block, host, stage = anatomy.blocks[path], anatomy.host, anatomy.stage(path)
     batch_first = host.batch_first(block)
 
-    shape: list[int] = []
+    entered: list[int] = []
 
     def see(site: str, found: Tensor, extra: int, times: float | str = 1.0) -> None:
-        if found.ndim == 2 and len(shape) == 3 and found.shape[0] == shape[0] * shape[1]:
-            found = found.unflatten(0, shape[:2])  # some blocks run their MLP on all tokens in one row
+        if found.ndim == 2 and len(entered) == 3 and found.shape[0] == entered[0] * entered[1]:
+            found = torch.unflatten(found, 0, entered[:2])  # some blocks run their MLP on all tokens in one row
         if found.ndim != 3 or found.is_nested:
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
@@ -139,7 +140,7 @@ def _hook_block(
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         watch.stage = stage
-        shape[:] = first_input(args, kwargs).shape
+        entered[:] = first_input(args, kwargs).shape
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
@@ -212,6 +213,7 @@ def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 def find_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The same, or None where there is no tensor."""
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value
@@ -244,6 +246,7 @@ def first_output(output: Any) -> Tensor:
 
 
 def find_output(output: Any) -> Tensor | None:
+    """The same, or None where there is no tensor."""
     if isinstance(output, Tensor):
         return output
     values = output.values() if isinstance(output, Mapping) else output

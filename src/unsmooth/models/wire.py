@@ -147,7 +147,9 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
         batch["input_ids"] = torch.randint(_number(text, "vocab_size", 2), (2, 8), generator=draw)
         if hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
             side = _number(config.vision_config, "image_size", 32)
-            batch["pixel_values"] = torch.randn(2, _number(config.vision_config, "num_channels", 3), side, side, generator=draw)
+            batch["pixel_values"] = torch.randn(
+                2, _number(config.vision_config, "num_channels", 3), side, side, generator=draw
+            )
     if getattr(config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = torch.randint(_number(text, "vocab_size", 2), (2, 6), generator=draw)
     return {key: value.to(device) for key, value in batch.items()}
