@@ -59,7 +59,12 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
         odd = f"a map of shape {tuple(call.maps.shape)}" if outputs and values else None
         return odd or f"no linear map {'before' if outputs else 'after'} the attention map in its branch"
     for one in record.calls:
-        if one.began > call.order and is_norm(one) and any(same(one.gave, other.given) for other in outputs[:1]):
+        if (
+            one.began > call.order
+            and is_norm(one)
+            and same(one.gave, outputs[0].given)
+            and not same(one.given, one.gave)
+        ):
             return f"a norm, {one.path!r}, between the heads and {outputs[0].path!r}"
     best, reason = -1.0, f"{outputs[0].path!r} does not read the heads of the map side by side"
     for output in outputs:

@@ -1,11 +1,17 @@
-"""The parts of all blocks of a stack, found in one pass and kept for as long as the model is as it was."""
+"""The parts of all blocks of a stack, found when somebody first asks and kept while the blocks are as they were.
+
+They are found in a pass of the model: on data where some is at hand (`wire`), else on a few standard tokens, or, where
+a model does not say what it takes, by calling its blocks one by one.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -14,48 +20,62 @@ from unsmooth.errors import expected
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
 from unsmooth.models.hooks import whole_sequences
-from unsmooth.models.host import Host, Tap
+from unsmooth.models.host import Cross, Tap
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
-from unsmooth.models.wiring import Wiring
+from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.walk import modules_of
 
 _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDictionary()
-_NOT_CALLED = BlockParts({}, refused={"block": "not called in the pass"})
+# Blocks nobody has looked into yet: what calls them, and which others are in their stack.
+_STACKS: WeakKeyDictionary[nn.Module, tuple[ref[nn.Module], list[ref[nn.Module]]]] = WeakKeyDictionary()
+_TOKENS, _TARGETS = 8, 6
 
 
-def wire(name: str, blocks: Iterable[nn.Module], run: Callable[[], Any], **others: Any) -> Host:
-    """The host of blocks whose parts are found by running them.
+def expect_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """Say what calls the blocks of one stack, for when somebody asks for their parts."""
+    blocks = list(blocks)
+    stack = ref(model), [ref(block) for block in blocks]
+    for block in blocks:
+        _STACKS[block] = stack
+
+
+def wire(blocks: Iterable[nn.Module], run: Callable[[], Any]) -> None:
+    """Find the parts of the blocks of one stack.
 
     Args:
-        name: What messages call it.
-        blocks: The blocks of one stack.
-        run: Makes one pass of their model, in evaluation mode; called only where some block is not known yet.
-        others: What else a `Host` says.
+        blocks: The blocks.
+        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet.
 
     Example:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False).eval()
         >>> x = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(0))
-        >>> host = wire("torch", model.layers, lambda: model(x))
-        >>> host.wiring(model.layers[1]).style, host.taps(model.layers[1])["mid"].module
+        >>> wire(model.layers, lambda: model(x))
+        >>> parts = parts_of(model.layers[1])
+        >>> parts.wiring.style, parts.taps["mid"].module
         ('post', 'norm1')
     """
-    blocks = list(blocks)
     new = [block for block in blocks if _known(block) is None]
-    if new:
-        calls = calls_of({str(i): block for i, block in enumerate(new)}, run)
-        found = {kind: find_parts(call) for kind, call in calls.items()}
-        if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
-            # Where an image is one window, its blocks may see more of them in a larger one.
-            found = {kind: _windowed(parts) for kind, parts in found.items()}
-        for block in new:
-            kind = kind_of(block)
-            _FOUND[block] = kind, found.get(kind, _NOT_CALLED)
-    return found_host(name, blocks, **others)
+    if not new:
+        return
+    calls = calls_of({str(number): block for number, block in enumerate(new)}, run)
+    found = {kind: find_parts(call) for kind, call in calls.items()}
+    if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
+        # Where an image is one window, a block may see more of them in a larger one.
+        found = {kind: _windowed(parts) for kind, parts in found.items()}
+    for block in new:
+        kind = kind_of(block)
+        _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": "it is not called in a pass"}))
 
 
-def parts_of_block(block: nn.Module) -> BlockParts:
-    """What `wire` has found of a block, or of another one of its kind."""
-    return _known(block) or _NOT_CALLED
+def parts_of(block: nn.Module) -> BlockParts:
+    """What is found of a block, now or before."""
+    if (known := _known(block)) is not None:
+        return known
+    model, stack = _STACKS.get(block, (None, None))
+    blocks = [block] if stack is None else [found for one in stack if (found := one()) is not None]
+    wire(blocks, lambda: run_standard(None if model is None else model(), blocks))
+    return _FOUND[block][1]
 
 
 def _known(block: nn.Module) -> BlockParts | None:
@@ -71,110 +91,126 @@ def _windowed(parts: BlockParts) -> BlockParts:
     return parts if parts.wiring is None else replace(parts, wiring=replace(parts.wiring, windowed=True))
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Looks up one part of a block; objects, not closures, so that what refers to them can be pickled."""
-
-    part: str
-
-    def __call__(self, block: nn.Module) -> Any:
-        parts = parts_of_block(block)
-        found = getattr(parts, self.part)
-        if found is None:
-            what = "weights" if self.part == "wiring" else "attention"
-            why = parts.refused.get(what, parts.refused.get("attention", parts.refused.get("block", "not found")))
-            raise expected(f"{what} of {type(block).__name__} that can be proved", why, "its residual stream alone")
-        return found
+# What a `Host` has for blocks whose parts are found: functions with names, so that they can be pickled.
+def found_taps(block: nn.Module) -> Mapping[str, Tap]:
+    """Site to `Tap`."""
+    return parts_of(block).taps
 
 
-def _taps(block: nn.Module) -> Mapping[str, Tap]:
-    return parts_of_block(block).taps
+def found_wiring(block: nn.Module) -> Any:
+    """The wiring of a block that was proved."""
+    return _part(block, "wiring", "weights")
 
 
-def found_host(name: str, blocks: Iterable[nn.Module], **others: Any) -> Host:
-    """A host that looks up what `wire` found of each block."""
-    parts = [parts_of_block(block) for block in blocks]
-    cross = next((one.cross for one in parts if one.cross is not None), None)
-    wired = all(one.wiring is not None for one in parts)
-    mapped = all(one.attention_module is not None for one in parts)
-    return Host(
-        name=name,
-        blocks=(),
-        taps=_taps,
-        example=name,
-        prepare=whole_sequences,
-        wiring=_Look("wiring") if wired else None,
-        attention_module=_Look("attention_module") if mapped else None,
-        cross=cross,
-        **others,
+def found_attention(block: nn.Module) -> str:
+    """The module inside which the attention map is formed."""
+    found: str = _part(block, "attention_module", "attention")
+    return found
+
+
+def found_cross(block: nn.Module) -> Cross:
+    """The cross-attention of a block that has some."""
+    found: Cross = _part(block, "cross", "cross weights")
+    return found
+
+
+def cross_values(block: nn.Module) -> ValueProjection:
+    """The weights of its cross-attention."""
+    return found_cross(block).values(block)
+
+
+def _part(block: nn.Module, part: str, what: str) -> Any:
+    parts = parts_of(block)
+    if (found := getattr(parts, part)) is None:
+        why = next((parts.refused[one] for one in (what, "attention", "block") if one in parts.refused), "none")
+        raise expected(f"{what} of {type(block).__name__} that its numbers prove", why, "its residual stream alone")
+    return found
+
+
+def run_standard(model: nn.Module | None, blocks: Iterable[nn.Module]) -> None:
+    """One pass through some blocks, of their model where that says what it takes; leaves no trace in it."""
+    training = [
+        one for one in modules_of(nn.ModuleList([*blocks, *([] if model is None else [model])])) if one.training
+    ]
+    random = torch.get_rng_state()
+    try:
+        for module in training:
+            module.training = False
+        with torch.no_grad():
+            if model is None or not _runs(model):
+                for block in blocks:
+                    _run_alone(block)
+    finally:
+        torch.set_rng_state(random)
+        for module in training:
+            module.training = True
+
+
+def _runs(model: nn.Module) -> bool:
+    try:
+        with whole_sequences(model):
+            model(**standard_batch(model))
+    except Exception:  # whatever a model says to what it was not made for
+        return False
+    return True
+
+
+def _run_alone(block: nn.Module) -> None:
+    """Call a block with a stream as wide as its norms, and with another one to read where it wants that."""
+    widths = Counter(p.numel() for p in block.parameters() if p.ndim == 1)
+    some = next(iter(block.parameters()), None)
+    if some is None or not widths:
+        return
+    draw = torch.Generator().manual_seed(0)
+    x, memory = (
+        torch.randn(2, n, max(widths, key=lambda w: (widths[w], -w)), generator=draw) for n in (_TOKENS, _TARGETS)
     )
-
-
-def why_refused(blocks: Iterable[nn.Module]) -> dict[str, str]:
-    """What was not found in blocks, or not accepted, with the reason."""
-    return {what: why for block in blocks for what, why in parts_of_block(block).refused.items()}
-
-
-# What models call their inputs, in the configuration's words for how large they are.
-_SIZES = (("image_size", "pixel_values"), ("num_mel_bins", "input_features"))
+    given = [one.to(device=some.device, dtype=some.dtype) for one in (x, memory)]
+    for count in (1, 2):
+        with suppress(Exception):
+            block(*given[:count])
+            return
 
 
 def standard_batch(model: nn.Module) -> dict[str, Tensor]:
-    """Two sequences of eight tokens that a model of transformers takes, where there is no batch to look at.
-
-    No random number is drawn from the generators that others use.
+    """Two sequences that a model of transformers takes; no random number is drawn from the generators that others use.
 
     Raises:
         UnsmoothError: The model does not say what it takes.
     """
     inner = unwrapped(model)
     config, name = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
-    if config is None or name is None:
+    if config is None or not isinstance(name, str):
         raise expected("a model that says what it takes", f"{type(inner).__name__} without a config", "data")
     draw = torch.Generator().manual_seed(0)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     device = next((p.device for p in inner.parameters()), None)
+
+    def ids(tokens: int) -> Tensor:
+        return torch.randint(_number(text, "vocab_size", 2), (2, tokens), generator=draw)
+
+    def pixels(of: Any) -> Tensor:
+        side = _number(of, "image_size", 32)
+        return torch.randn(2, _number(of, "num_channels", 3), side, side, generator=draw)
+
     batch: dict[str, Tensor] = {}
     if name == "pixel_values":
-        side = _number(config, "image_size", 32)
-        batch[name] = torch.randn(2, _number(config, "num_channels", 3), side, side, generator=draw)
+        batch[name] = pixels(config)
     elif name == "input_values":
         batch[name] = torch.randn(2, 4000, generator=draw)
     elif name == "input_features":
         frames = 2 * _number(config, "max_source_positions", 32)
         batch[name] = torch.randn(2, _number(config, "num_mel_bins", 80), frames, generator=draw)
     else:
-        batch["input_ids"] = torch.randint(_number(text, "vocab_size", 2), (2, 8), generator=draw)
+        batch["input_ids"] = ids(_TOKENS)
         if hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
-            side = _number(config.vision_config, "image_size", 32)
-            batch["pixel_values"] = torch.randn(
-                2, _number(config.vision_config, "num_channels", 3), side, side, generator=draw
-            )
+            batch["pixel_values"] = pixels(config.vision_config)
     if getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = torch.randint(_number(text, "vocab_size", 2), (2, 6), generator=draw)
+        batch["decoder_input_ids"] = ids(_TARGETS)
     return {key: value.to(device) for key, value in batch.items()}
-
-
-def run_standard(model: nn.Module) -> None:
-    """One pass on the standard batch, in evaluation mode and without gradients; leaves no trace in the model."""
-    training = [module for module in model.modules() if module.training]
-    batch = standard_batch(model)
-    cpu = torch.get_rng_state()
-    try:
-        for module in training:
-            module.training = False
-        with torch.no_grad():
-            model(**batch)
-    finally:
-        torch.set_rng_state(cpu)
-        for module in training:
-            module.training = True
 
 
 def _number(config: Any, name: str, default: int) -> int:
     found = getattr(config, name, None)
     found = found[0] if isinstance(found, list | tuple) and found else found
     return found if isinstance(found, int) else default
-
-
-__all__ = ["Wiring", "found_host", "run_standard", "standard_batch", "why_refused", "wire"]
