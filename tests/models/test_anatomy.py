@@ -15,7 +15,7 @@ from tests.models.entries import ENTRIES
 from tests.models.entry import texts
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import SITES, find_anatomy
-from unsmooth.models.hosts.bert import whole_sequences
+from unsmooth.models.hooks import whole_sequences
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 Calls = list[tuple[int, str]]

@@ -26,8 +26,7 @@ from tests.models.entries import ENTRIES
 from unsmooth import Monitor, scan
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_anatomy, watch_attention
-from unsmooth.models.hooks import ForAllThreads, Hooks
-from unsmooth.models.hosts.bert import whole_sequences
+from unsmooth.models.hooks import ForAllThreads, Hooks, whole_sequences
 from unsmooth.scanning.calling import quiet_evaluation
 from unsmooth.scanning.undisturbed import any_kernel
 

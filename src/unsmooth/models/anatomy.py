@@ -13,7 +13,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
-from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
+from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, expect_blocks, host_of
 from unsmooth.models.stacks import called_part, names_of, parts_of, pattern_of
 from unsmooth.models.watch import CallObserver, Observer, Watch, first_input, first_output, watch_blocks
 
@@ -57,6 +57,7 @@ class Anatomy:
     sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        expect_blocks(self.model, self.blocks.values())
         present = set.intersection(*(set(self.host.taps(block)) for block in self.blocks.values()))
         object.__setattr__(self, "sites", tuple(site for site in SITES if site == "residual" or site in present))
 
@@ -233,7 +234,9 @@ def _by_pattern(model: nn.Module, pattern: str) -> Anatomy:
     hosts = {host.name if (host := host_of(module)) else None for module in found.values()}
     if len(hosts) == 1 and hosts != {None}:
         return _within_a_stack(model, found)
-    return Anatomy(model, Host(name="pattern", blocks=(), taps=lambda block: {}, example=pattern), found)
+    # Of blocks that a pattern picked, only the residual stream is looked at.
+    unknown = Host("pattern", (), pattern, taps=lambda block: {}, attention_module=None, wiring=None)
+    return Anatomy(model, unknown, found)
 
 
 def _within_a_stack(model: nn.Module, blocks: Mapping[str, nn.Module]) -> Anatomy:

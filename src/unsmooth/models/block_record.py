@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from unsmooth.models.hooks import Hooks, uncompiled, whole_sequences
+from unsmooth.models.hooks import Hooks, aside, uncompiled, whole_sequences
 from unsmooth.models.map_of_call import map_of_call, multi_head_signature
 from unsmooth.models.remedied import HOME
 from unsmooth.models.watch import find_input, find_output
@@ -56,19 +57,21 @@ def calls_of(blocks: Mapping[str, nn.Module], run: Callable[[], Any]) -> dict[Ha
     for block in blocks.values():
         kinds.setdefault(kind_of(block), []).append(block)
     found: dict[Hashable, BlockCall] = {}
+    given: dict[Hashable, BlockCall] = {}
 
-    def keep(kind: Hashable, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def enter(module: nn.Module, args: Any, kwargs: Any, kind: Hashable) -> None:
         if kind not in found:
-            found[kind] = BlockCall(block, tree_map(_kept, args), tree_map(_kept, dict(kwargs)))
+            given[kind] = BlockCall(module, tree_map(_kept, args), tree_map(_kept, dict(kwargs)))
 
-    with Hooks() as hook:
-        for kind, same in kinds.items():
-            for block in same:
+    def leave(module: nn.Module, args: Any, output: Any, kind: Hashable) -> None:
+        if kind in given:  # a call that raised is none
+            found[kind] = given.pop(kind)
 
-                def note(module: nn.Module, args: Any, kwargs: Any, kind: Hashable = kind) -> None:
-                    keep(kind, module, args, kwargs)
-
-                hook(block.register_forward_pre_hook, note, with_kwargs=True)
+    with aside(), Hooks() as hook:
+        for kind, same_kind in kinds.items():
+            for block in same_kind:
+                hook(block.register_forward_pre_hook, partial(enter, kind=kind), with_kwargs=True)
+                hook(block.register_forward_hook, partial(leave, kind=kind))
         run()
     return found
 
@@ -322,18 +325,11 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
         if given is not None and gave is not None:
             calls.append(ModuleCall(path, module, order, eyes.clock, given, gave))
 
-    with torch.no_grad(), uncompiled(block), whole_sequences(block), Hooks() as hook:
+    with aside(), torch.no_grad(), uncompiled(block), whole_sequences(block), Hooks() as hook:
         for path, module in block.named_modules():
             if path and path.partition(".")[0] != HOME:
-
-                def entered(m: nn.Module, a: Any, k: Any, path: str = path) -> None:
-                    enter(m, a, k, path)
-
-                def left(m: nn.Module, a: Any, o: Any, path: str = path) -> None:
-                    leave(m, a, o, path)
-
-                hook(module.register_forward_pre_hook, entered, with_kwargs=True)
-                hook(module.register_forward_hook, left)
+                hook(module.register_forward_pre_hook, partial(enter, path=path), with_kwargs=True)
+                hook(module.register_forward_hook, partial(leave, path=path))
         with eyes:
             gave = find_output(block(*args, **kwargs))
     assert gave is not None, "a block returns a tensor"

@@ -84,6 +84,24 @@ def _take_away(module: nn.Module, name: str, table: _Table) -> None:
             vars(module)[name] = table.others
 
 
+# Of each thread that looks at something for itself, meanwhile: what it registers is called then, and nothing else.
+_ASIDE: dict[int, object] = {}
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """The hooks that this thread has already are not called in here, and those that it registers in here not after."""
+    here = threading.get_ident()
+    before = _ASIDE.get(here)
+    _ASIDE[here] = object()
+    try:
+        yield
+    finally:
+        _ASIDE.pop(here)
+        if before is not None:
+            _ASIDE[here] = before
+
+
 class _OfThread:
     """A hook of the thread that made it."""
 
@@ -91,10 +109,13 @@ class _OfThread:
         self.thread = threading.get_ident()
         self.function = function
         self.on_error = on_error
+        self.aside = _ASIDE.get(self.thread)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _ASIDE and _ASIDE.get(self.thread) is not self.aside:
+            return None
         try:
-            return self.function(*args)
+            return self.function(*args, **kwargs)
         except Exception as error:
             if self.on_error is None:
                 raise

@@ -153,7 +153,7 @@ class _Table:
                 for j in (left_V <= 1e-8 * gap_K.square().sum()).nonzero().flatten().tolist():
                     other, scale = used[i + 1 + j], _whole(float(scales_V[j]))
                     gap = sum_of.tensor - now.tensor
-                    if not all(_shows(abs(scale) * added.tensor, now.tensor) for added in (one, other)):
+                    if not all(_shows(scale * added.tensor, now.tensor, sum_of.tensor) for added in (one, other)):
                         continue
                     if _is_sum(now.tensor, sum_of.tensor, gap, scale * (one.tensor + other.tensor)):
                         yield Joined(now, sum_of, (one, other), (scale, scale), None, sum_of)
@@ -185,12 +185,12 @@ def _is_sum(before: Tensor, after: Tensor, gap: Tensor, added: Tensor) -> bool:
     error = (gap - added).abs()
     if not bool((error <= OF_BRANCH * gap.abs().max() + OF_STREAM * torch.maximum(before.abs(), after.abs())).all()):
         return False
-    return _shows(gap, before)
+    return _shows(gap, before, after)
 
 
-def _shows(branch: Tensor, stream: Tensor) -> bool:
-    """Whether a branch is large enough beside the stream for their sum to say anything."""
-    return bool(branch.abs().max() > VISIBLE * stream.abs().max())
+def _shows(branch: Tensor, *streams: Tensor) -> bool:
+    """Whether a branch is large enough beside the stream before and after it for their sum to say anything."""
+    return all(bool(branch.abs().max() > VISIBLE * stream.abs().max()) for stream in streams)
 
 
 def ends_in(branch: Value, gave: Tensor, record: Record) -> tuple[str, str | None] | None:

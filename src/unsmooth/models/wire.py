@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +20,16 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
-from unsmooth.models.hooks import whole_sequences
-from unsmooth.models.host import Cross, Tap
+from unsmooth.models.hooks import uncompiled, whole_sequences
+from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.models.walk import modules_of
+from unsmooth.models.wiring import Wiring
 
 _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDictionary()
-# Blocks nobody has looked into yet: what calls them, and which others are in their stack.
-_STACKS: WeakKeyDictionary[nn.Module, tuple[ref[nn.Module], list[ref[nn.Module]]]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
-
-
-def expect_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
-    """Say what calls the blocks of one stack, for when somebody asks for their parts."""
-    blocks = list(blocks)
-    stack = ref(model), [ref(block) for block in blocks]
-    for block in blocks:
-        _STACKS[block] = stack
 
 
 def wire(blocks: Iterable[nn.Module], run: Callable[[], Any]) -> None:
@@ -72,9 +64,8 @@ def parts_of(block: nn.Module) -> BlockParts:
     """What is found of a block, now or before."""
     if (known := _known(block)) is not None:
         return known
-    model, stack = _STACKS.get(block, (None, None))
-    blocks = [block] if stack is None else [found for one in stack if (found := one()) is not None]
-    wire(blocks, lambda: run_standard(None if model is None else model(), blocks))
+    model, blocks = expected_blocks(block)
+    wire(blocks, lambda: run_standard(model, blocks))
     return _FOUND[block][1]
 
 
@@ -97,9 +88,10 @@ def found_taps(block: nn.Module) -> Mapping[str, Tap]:
     return parts_of(block).taps
 
 
-def found_wiring(block: nn.Module) -> Any:
+def found_wiring(block: nn.Module) -> Wiring:
     """The wiring of a block that was proved."""
-    return _part(block, "wiring", "weights")
+    found: Wiring = _part(block, "wiring", "weights")
+    return found
 
 
 def found_attention(block: nn.Module) -> str:
@@ -148,7 +140,7 @@ def run_standard(model: nn.Module | None, blocks: Iterable[nn.Module]) -> None:
 
 def _runs(model: nn.Module) -> bool:
     try:
-        with whole_sequences(model):
+        with whole_sequences(model), uncompiled(model):
             model(**standard_batch(model))
     except Exception:  # whatever a model says to what it was not made for
         return False
@@ -173,16 +165,23 @@ def _run_alone(block: nn.Module) -> None:
 
 
 def standard_batch(model: nn.Module) -> dict[str, Tensor]:
-    """Two sequences that a model of transformers takes; no random number is drawn from the generators that others use.
+    """Two sequences that a model takes, one of transformers or one whose first input may be ids of its embedding.
+
+    No random number is drawn from the generators that others use.
 
     Raises:
         UnsmoothError: The model does not say what it takes.
     """
     inner = unwrapped(model)
     config, name = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
-    if config is None or not isinstance(name, str):
-        raise expected("a model that says what it takes", f"{type(inner).__name__} without a config", "data")
     draw = torch.Generator().manual_seed(0)
+    if config is None or not isinstance(name, str):
+        table = next((one for one in inner.modules() if isinstance(one, nn.Embedding)), None)
+        first = next(iter(signature(inner.forward).parameters), None)
+        if table is None or first is None:
+            raise expected("a model that says what it takes", f"{type(inner).__name__} without a config", "data")
+        ids_BN = torch.randint(table.num_embeddings, (2, _TOKENS), generator=draw)
+        return {first: ids_BN.to(table.weight.device)}
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     device = next((p.device for p in inner.parameters()), None)
 
