@@ -240,7 +240,7 @@ def test_other_layout_of_a_known_block() -> None:
     for block in model.encoder.layer:
         block.output.dense = nn.Identity()
         del block.output.dense
-    message = "a module 'output.dense' in bert block BertLayer but got none"
+    message = r"a site that bert blocks have \(residual\) but got 'mlp'"
     with pytest.raises(UnsmoothError, match=message), find_anatomy(model).watch(lambda *seen: None, ["mlp"]):
         pass
     assert hooks_left(model) == 0

@@ -51,7 +51,7 @@ def parts_of(block: nn.Module, x: Tensor | None = None) -> BlockParts:
 def sites_of(block: nn.Module, parts: BlockParts, x: Tensor) -> dict[str, Tensor]:
     """What hooks at the taps see."""
     model, seen = nn.Sequential(block), dict[str, Tensor]()
-    host = Host("found", (), lambda block: parts.taps, "")
+    host = Host("found", (), "", taps=lambda block: parts.taps)
     anatomy = Anatomy(model, host, {"0": block})
     with torch.no_grad(), anatomy.watch(lambda layer, site, x: seen.__setitem__(site, x.clone()), anatomy.sites):
         model(x)

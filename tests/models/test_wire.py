@@ -107,7 +107,7 @@ def test_without_data_the_same_is_found(name: str) -> None:
 
 def test_a_block_is_searched_once_and_again_when_it_changes() -> None:
     model, ran = BY_NAME["llama-llama"].model(), []
-    blocks = list(find_anatomy(model).blocks.values())
+    blocks = list(model.layers)
 
     def run() -> None:
         ran.append(1)
@@ -132,7 +132,7 @@ def test_what_was_found_can_be_pickled() -> None:
 def test_other_threads_are_not_seen() -> None:
     entry = BY_NAME["llama-llama"]
     model, batch = entry.model(), entry.batch("right")
-    blocks = list(find_anatomy(model).blocks.values())
+    blocks = list(model.layers)
 
     def elsewhere() -> None:
         other = threading.Thread(target=lambda: model(**batch))

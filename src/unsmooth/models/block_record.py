@@ -8,7 +8,7 @@ weights that are all one number, set to different ones, so that every part of it
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -51,10 +51,10 @@ def kind_of(block: nn.Module) -> Hashable:
     return tree, tuple(sorted((n, v) for n, v in said.items() if n != "training" and "drop" not in n))
 
 
-def calls_of(blocks: Mapping[str, nn.Module], run: Callable[[], Any]) -> dict[Hashable, BlockCall]:
-    """The first call of one block of each kind in a pass that `run` makes."""
+def calls_of(blocks: Iterable[nn.Module], run: Callable[[], object]) -> tuple[dict[Hashable, BlockCall], str]:
+    """The first call of one block of each kind in a pass that `run` makes, and what it says of those that it lacks."""
     kinds: dict[Hashable, list[nn.Module]] = {}
-    for block in blocks.values():
+    for block in blocks:
         kinds.setdefault(kind_of(block), []).append(block)
     found: dict[Hashable, BlockCall] = {}
     given: dict[Hashable, BlockCall] = {}
@@ -72,8 +72,8 @@ def calls_of(blocks: Mapping[str, nn.Module], run: Callable[[], Any]) -> dict[Ha
             for block in same_kind:
                 hook(block.register_forward_pre_hook, partial(enter, kind=kind), with_kwargs=True)
                 hook(block.register_forward_hook, partial(leave, kind=kind))
-        run()
-    return found
+        said = run()
+    return found, f" ({said})" if isinstance(said, str) else ""
 
 
 def _kept(value: Any) -> Any:
@@ -206,8 +206,10 @@ def record(call: BlockCall, *, loud: bool = False) -> Record:
     exact = next((p.dtype for p in block.parameters() if p.dtype.is_floating_point), torch.float32)
 
     def cast(value: Any) -> Any:
-        half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-        return value.to(exact) if half else value
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            return value
+        value = value.to(exact) if value.dtype in (torch.bfloat16, torch.float16) else value
+        return value.nan_to_num(0.0, torch.inf, -torch.inf)
 
     given = (tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs))))
     try:
@@ -231,13 +233,15 @@ def _shown(block: nn.Module, loud: bool) -> nn.Module:
     """The block itself, or a copy in which every part of it shows."""
     weights = [p for p in block.parameters() if p.dtype.is_floating_point]
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in weights)
-    if not (half or loud or block.training or any(map(_is_one_number, weights))):
+    odd = any(_is_one_number(p) or not bool(p.isfinite().all()) for p in weights if not p.is_meta)
+    if not (half or loud or block.training or odd):
         return block
     shown = copy.deepcopy(block).eval()
     if half:
         shown = shown.float()
     with torch.no_grad():
         for number, weight in enumerate(p for p in shown.parameters() if p.dtype.is_floating_point):
+            weight.nan_to_num_(0.0, 0.0, 0.0)
             if _is_one_number(weight):
                 wave = torch.arange(weight.numel(), device=weight.device, dtype=torch.float64)
                 wave = (1.7 * wave + 0.3 * (wave / 7).floor() ** 2 + number).sin().reshape(weight.shape)
@@ -325,7 +329,8 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
         if given is not None and gave is not None:
             calls.append(ModuleCall(path, module, order, eyes.clock, given, gave))
 
-    with aside(), torch.no_grad(), uncompiled(block), whole_sequences(block), Hooks() as hook:
+    off = torch.autocast(stream.device.type, enabled=False)
+    with off, aside(), torch.no_grad(), uncompiled(block), whole_sequences(block), Hooks() as hook:
         for path, module in block.named_modules():
             if path and path.partition(".")[0] != HOME:
                 hook(module.register_forward_pre_hook, partial(enter, path=path), with_kwargs=True)

@@ -433,12 +433,12 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
     if windowed:
         weights, branch = replace(weights, output_norm=None, gain=None), maps.gave
     queries = (maps.maps.shape[0], maps.maps.shape[2])
-    wanted = (branch.transpose(0, 1) if branch.ndim == 3 and branch.shape[:2] != queries else branch).double()
-    wanted = wanted.reshape(*queries, -1)
+    turns = [branch, branch.transpose(0, 1)] if branch.ndim == 3 else [branch.reshape(*queries, -1)]
+    wanted = [one.double() for one in turns if one.shape[:2] == queries]
 
     def error(one: ValueProjection) -> float:
         rebuilt = one.attention_output(maps.maps, maps.reads.double())
-        return float((rebuilt - wanted).abs().max() / wanted.abs().max())
+        return min(float((rebuilt - turn).abs().max() / turn.abs().max()) for turn in wanted)
 
     if not (found := error(weights)) <= OF_BRANCH:
         raise NotProved(

@@ -85,7 +85,21 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
                 elif share > best:
                     best, of = share, f"{share:.0%} of what {output.path!r} reads are values of {value.path!r} mixed"
                     reason = f"only {of} by the map"
+            hidden = (one for one in record.calls if one.ended < call.order and one not in values)
+            for one in hidden:
+                made = _as_tokens(one.gave, maps_BHNM)
+                if made is not None and _columns(maps_BHNM[..., : made.shape[1]], made, heads_BNHE)[0] is not None:
+                    return _why_not_read(record, one)
     return reason
+
+
+def _why_not_read(record: Record, call: ModuleCall) -> str:
+    """What is said of a module that makes the values and is no linear map that can be read."""
+    try:
+        linear_weights(record.block, call.path)
+    except UnsmoothError as error:
+        return str(error)
+    return f"a {type(call.module).__name__} at {call.path!r} that is no linear map"
 
 
 def _of_torch(record: Record, call: MapCall) -> ValueMaps | str:

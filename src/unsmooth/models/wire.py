@@ -7,8 +7,7 @@ a model does not say what it takes, by calling its blocks one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -17,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
 from unsmooth.models.hooks import uncompiled, whole_sequences
@@ -32,12 +31,13 @@ _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDicti
 _TOKENS, _TARGETS = 8, 6
 
 
-def wire(blocks: Iterable[nn.Module], run: Callable[[], Any]) -> None:
+def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     """Find the parts of the blocks of one stack.
 
     Args:
         blocks: The blocks.
-        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet.
+        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet. It may
+            return why some of them were not called.
 
     Example:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False).eval()
@@ -50,14 +50,14 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], Any]) -> None:
     new = [block for block in blocks if _known(block) is None]
     if not new:
         return
-    calls = calls_of({str(number): block for number, block in enumerate(new)}, run)
+    calls, why = calls_of(new, run)
     found = {kind: find_parts(call) for kind, call in calls.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
     for block in new:
         kind = kind_of(block)
-        _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": "it is not called in a pass"}))
+        _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
 
 
 def parts_of(block: nn.Module) -> BlockParts:
@@ -115,53 +115,66 @@ def _part(block: nn.Module, part: str, what: str) -> Any:
     parts = parts_of(block)
     if (found := getattr(parts, part)) is None:
         why = next((parts.refused[one] for one in (what, "attention", "block") if one in parts.refused), "none")
+        if why.startswith("Expected "):  # it says what to try
+            raise UnsmoothError(why)
         raise expected(f"{what} of {type(block).__name__} that its numbers prove", why, "its residual stream alone")
     return found
 
 
-def run_standard(model: nn.Module | None, blocks: Iterable[nn.Module]) -> None:
-    """One pass through some blocks, of their model where that says what it takes; leaves no trace in it."""
-    training = [
-        one for one in modules_of(nn.ModuleList([*blocks, *([] if model is None else [model])])) if one.training
-    ]
-    random = torch.get_rng_state()
+def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | None:
+    """One pass through some blocks, of their model where that says what it takes; leaves no trace in it.
+
+    Returns:
+        What the model or a block said to it, where that is an error.
+    """
+    every = [one for module in (*blocks, model) if module is not None for one in modules_of(module)]
+    training = [module for module in every if module.training]
+    random, said = torch.get_rng_state(), None
     try:
         for module in training:
             module.training = False
-        with torch.no_grad():
-            if model is None or not _runs(model):
-                for block in blocks:
-                    _run_alone(block)
+        with torch.no_grad(), torch.autocast(_device(blocks).type, enabled=False):
+            if model is None or (said := _said(lambda: _pass(model))) is not None:
+                said = next((error for block in blocks if (error := _run_alone(block)) is not None), None)
     finally:
         torch.set_rng_state(random)
         for module in training:
             module.training = True
+    return said
 
 
-def _runs(model: nn.Module) -> bool:
-    try:
-        with whole_sequences(model), uncompiled(model):
-            model(**standard_batch(model))
-    except Exception:  # whatever a model says to what it was not made for
-        return False
-    return True
+def _pass(model: nn.Module) -> None:
+    with whole_sequences(model), uncompiled(model):
+        model(**standard_batch(model))
 
 
-def _run_alone(block: nn.Module) -> None:
+def _run_alone(block: nn.Module) -> str | None:
     """Call a block with a stream as wide as its norms, and with another one to read where it wants that."""
     widths = Counter(p.numel() for p in block.parameters() if p.ndim == 1)
-    some = next(iter(block.parameters()), None)
+    some = next((p for p in block.parameters() if p.dtype.is_floating_point), None)
     if some is None or not widths:
-        return
+        return "no weights"
+    width = max(widths, key=lambda one: (widths[one], -one))
     draw = torch.Generator().manual_seed(0)
-    x, memory = (
-        torch.randn(2, n, max(widths, key=lambda w: (widths[w], -w)), generator=draw) for n in (_TOKENS, _TARGETS)
-    )
-    given = [one.to(device=some.device, dtype=some.dtype) for one in (x, memory)]
-    for count in (1, 2):
-        with suppress(Exception):
-            block(*given[:count])
-            return
+    x, memory = (torch.randn(2, n, width, generator=draw).to(some.device, some.dtype) for n in (_TOKENS, _TARGETS))
+    said = _said(lambda: block(x))
+    for given in ((x, memory), (x.transpose(0, 1), memory.transpose(0, 1))):
+        if said is not None and _said(lambda given=given: block(*given)) is None:  # type: ignore[misc]
+            return None
+    return said
+
+
+def _said(call: Callable[[], object]) -> str | None:
+    """What a model says to what it may not be made for."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return None
+
+
+def _device(blocks: Iterable[nn.Module]) -> torch.device:
+    return next((p.device for block in blocks for p in block.parameters()), torch.device("cpu"))
 
 
 def standard_batch(model: nn.Module) -> dict[str, Tensor]:
