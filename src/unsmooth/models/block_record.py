@@ -43,12 +43,21 @@ def kind_of(block: nn.Module) -> Hashable:
     (True, False)
     """
     tree = tuple(
-        (path, type(module), tuple((name, None if p is None else p.shape) for name, p in module._parameters.items()))
+        (
+            path,
+            _class_of(module),
+            tuple((name, None if p is None else p.shape) for name, p in module._parameters.items()),
+        )
         for path, module in block.named_modules()
-        if path.partition(".")[0] != HOME
+        if path.partition(".")[0] != HOME and not path.endswith(("_attn.values", "_attn.heads"))
     )
     said = {name: value for name, value in vars(block).items() if isinstance(value, bool | float | str)}
     return tree, tuple(sorted((n, v) for n, v in said.items() if n != "training" and "drop" not in n))
+
+
+def _class_of(module: nn.Module) -> type[nn.Module]:
+    """Its class, that of torch's own attention also while that is opened for edits."""
+    return nn.MultiheadAttention if isinstance(module, nn.MultiheadAttention) else type(module)
 
 
 def calls_of(blocks: Iterable[nn.Module], run: Callable[[], object]) -> tuple[dict[Hashable, BlockCall], str]:

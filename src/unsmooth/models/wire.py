@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.models.block_parts import refuse
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
 from unsmooth.models.hooks import uncompiled, whole_sequences
@@ -78,6 +79,11 @@ def _known(block: nn.Module) -> BlockParts | None:
     return parts if parts is not None and (edits_of(block) or kind == kind_of(block)) else None
 
 
+def remembered(block: nn.Module) -> BlockParts:
+    """What was found of a block the last time, whatever was done to it since."""
+    return _FOUND[block][1] if block in _FOUND else parts_of(block)
+
+
 def _windowed(parts: BlockParts) -> BlockParts:
     return parts if parts.wiring is None else replace(parts, wiring=replace(parts.wiring, windowed=True))
 
@@ -117,7 +123,7 @@ def _part(block: nn.Module, part: str, what: str) -> Any:
         why = next((parts.refused[one] for one in (what, "attention", "block") if one in parts.refused), "none")
         if why.startswith("Expected "):  # it says what to try
             raise UnsmoothError(why)
-        raise expected(f"{what} of {type(block).__name__} that its numbers prove", why, "its residual stream alone")
+        raise refuse(block, f"{what} that its numbers prove", why)
     return found
 
 

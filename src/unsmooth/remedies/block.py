@@ -10,7 +10,7 @@ from torch import nn
 from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.block_search import BlockParts
 from unsmooth.models.host import Host
-from unsmooth.models.wire import parts_of
+from unsmooth.models.wire import remembered
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.entering import EnterBlock, EnterStack, LeaveStack
@@ -107,7 +107,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     home = remedies_of(block)
     if home is None:
         get_ready()
-        home = BlockRemedies(shared, site.output_matrix().device, parts_of(block))
+        home = BlockRemedies(shared, site.output_matrix().device, remembered(block))
         block.add_module(HOME, home)
         block.register_forward_pre_hook(
             EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
