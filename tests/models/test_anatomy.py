@@ -15,7 +15,7 @@ from tests.models.entries import ENTRIES
 from tests.models.entry import texts
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import SITES, find_anatomy
-from unsmooth.models.hosts.bert import whole_feed_forward
+from unsmooth.models.hooks import whole_sequences
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 Calls = list[tuple[int, str]]
@@ -106,8 +106,8 @@ def test_no_hooks_are_left_after_an_error_in_the_observer() -> None:
 def test_preparation_is_undone() -> None:
     layer = BY_NAME["bert-chunked"].model().encoder.layer[0]
     model = nn.ModuleDict({"a": layer, "b": nn.Identity()})
-    with whole_feed_forward(model):
-        with whole_feed_forward(layer):
+    with whole_sequences(model):
+        with whole_sequences(layer):
             assert layer.chunk_size_feed_forward == 0
         assert layer.chunk_size_feed_forward == 0, "the last to leave puts it back"
     assert layer.chunk_size_feed_forward == 3
@@ -243,7 +243,7 @@ def test_other_layout_of_a_known_block() -> None:
     for block in model.encoder.layer:
         block.output.dense = nn.Identity()
         del block.output.dense
-    message = "a module 'output.dense' in bert block BertLayer but got none"
+    message = r"a site that bert blocks have \(residual\) but got 'mlp'"
     with pytest.raises(UnsmoothError, match=message), find_anatomy(model).watch(lambda *seen: None, ["mlp"]):
         pass
     assert hooks_left(model) == 0

@@ -26,8 +26,7 @@ from tests.models.entries import ENTRIES
 from unsmooth import Monitor, scan
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_anatomy, watch_attention
-from unsmooth.models.hooks import ForAllThreads, Hooks
-from unsmooth.models.hosts.bert import whole_feed_forward
+from unsmooth.models.hooks import ForAllThreads, Hooks, whole_sequences
 from unsmooth.scanning.calling import quiet_evaluation
 from unsmooth.scanning.undisturbed import any_kernel
 
@@ -394,14 +393,14 @@ def test_what_is_changed_for_all_threads_is_put_back_by_the_last_to_leave() -> N
     try:
 
         def work(pause: Callable[[], None]) -> None:
-            with quiet_evaluation(model), any_kernel(), whole_feed_forward(model):
+            with quiet_evaluation(model), any_kernel(), whole_sequences(model):
                 pause()
 
         with ExitStack() as stack:
             stack.enter_context(another_inside(work))
-            with quiet_evaluation(model.encoder), any_kernel(), whole_feed_forward(model):
+            with quiet_evaluation(model.encoder), any_kernel(), whole_sequences(model):
                 pass
-            with quiet_evaluation(model), any_kernel(), whole_feed_forward(model):
+            with quiet_evaluation(model), any_kernel(), whole_sequences(model):
                 stack.close()
                 assert model.encoder.layer[0].chunk_size_feed_forward == 0
                 assert not torch.are_deterministic_algorithms_enabled()

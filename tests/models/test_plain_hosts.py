@@ -64,6 +64,7 @@ def test_convolution_between_the_first_blocks_of_deberta() -> None:
     torch.manual_seed(0)
     model: Any = hf("DebertaV2", relative_attention=True, conv_kernel_size=3, **V3)().eval()
     batch, handed_on = texts("right"), []
+    find_anatomy(model)  # which runs the model once
     model.encoder.conv.register_forward_hook(lambda module, args, output: handed_on.append(output))
     seen = watch_all(model, batch)
     with torch.no_grad():

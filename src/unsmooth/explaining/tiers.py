@@ -14,6 +14,7 @@ Shape suffixes: B sequences, N tokens, D dimensions, H heads.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,7 +166,9 @@ def random_rotation(tokens: int, generator: torch.Generator) -> Tensor:
 
 def attended_by(layer: LayerView, values: ValueProjection, maps_BHNN: Tensor, x_BND: Tensor) -> Tensor:
     """The block's output had `x_BND` entered it and its heads attended by `maps_BHNN`, whatever they are."""
-    taps = layer.taps
+    taps, times = layer.taps, layer.taps["attention"].times
+    if times != 1.0 and values.gain is not None:  # which the block does itself, after the tap
+        values = dataclasses.replace(values, gain=None if isinstance(times, str) else values.gain / times)
     normed: list[Tensor] = []
 
     def turned(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
-from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, host_of
+from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, expect_blocks, host_of
 from unsmooth.models.look import Stream
 from unsmooth.models.stacks import (
     Blocks,
@@ -62,7 +62,6 @@ class Anatomy:
         stream: How its tokens pass through the blocks, where a pass has shown it.
         told: What a reader must know of what was found.
         proposed: Whether the blocks were found by what they are, and not by somebody's pattern.
-        sites: The sites that every block has.
     """
 
     model: nn.Module
@@ -74,11 +73,26 @@ class Anatomy:
     stream: Stream | None = None
     told: tuple[str, ...] = ()
     proposed: bool = True
-    sites: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        expect_blocks(self.model, self.blocks.values())
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that every block has; those inside blocks are found when somebody first asks."""
         present = set.intersection(*(set(self.host.taps(block)) for block in self.blocks.values()))
-        object.__setattr__(self, "sites", tuple(site for site in SITES if site == "residual" or site in present))
+        return tuple(site for site in SITES if site == "residual" or site in present)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its blocks could not be looked into yet: no pass but one on the user's data reaches them."""
+        from unsmooth.models.wire import unreached  # which is built on this file
+
+        return not self.is_known and any(map(unreached, self.blocks.values()))
+
+    def having(self, sites: Sequence[str]) -> list[str]:
+        """Those of some sites that the blocks have; nothing is looked for inside them where nobody asks for it."""
+        return [site for site in sites if site == "residual" or site in self.sites]
 
     @property
     def entries(self) -> tuple[nn.Module, ...]:
@@ -174,7 +188,7 @@ class Anatomy:
         for site in sites:
             if site not in SITES:
                 raise unknown_name("site", site, SITES)
-            if site not in self.sites:
+            if not self.having([site]) and not self.is_open:
                 known = f"a site that {self.host.name} blocks have ({', '.join(self.sites)})"
                 raise expected(known, repr(site), "another site")
 
@@ -272,7 +286,7 @@ def _host(blocks: Mapping[str, nn.Module]) -> Host:
     if hosts[0] is not None and all(host is hosts[0] for host in hosts) and (hosts[0].stage or not stages):
         return hosts[0]
     kinds = dict.fromkeys(type(block).__name__ for block in blocks.values())
-    return Host(name=" and ".join(kinds), blocks=(), taps=lambda block: {}, example="")
+    return Host(" and ".join(kinds), (), "")
 
 
 def _no_blocks(model: nn.Module) -> UnsmoothError:

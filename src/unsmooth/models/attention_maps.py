@@ -107,9 +107,9 @@ def _refuse_extra_tokens(anatomy: Anatomy) -> None:
 def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:
     host = anatomy.host
     if site == "cross":
-        if host.cross is None or "cross" not in host.taps(block):
+        if "cross" not in host.taps(block):
             raise NoAttentionMap(None, f"{host.name} blocks without cross-attention", "the maps of attention itself")
-        return host.cross.module
+        return host.cross(block).module
     if host.attention_module is None:
         reason = f"{host.name} blocks, whose attention is not known"
         raise NoAttentionMap(None, reason, "a model of a family that `unsmooth ls models` lists")

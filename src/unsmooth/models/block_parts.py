@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +14,6 @@ from unsmooth.models.stored import gathered, stored
 from unsmooth.models.value_projection import Norm
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# By exact name: other RMS norms add one to their weights, or scale otherwise.
-_PLAIN_RMS = {
-    "LlamaRMSNorm",
-    "MistralRMSNorm",
-    "MixtralRMSNorm",
-    "Qwen2RMSNorm",
-    "Qwen3RMSNorm",
-    "Phi3RMSNorm",
-    "T5LayerNorm",
-    "RmsNorm",
-    "RMSNorm",
-}
-_ONE_PLUS_RMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
 # Linear maps that only write x Wᵀ + b in another way; the second is of bitsandbytes, with a W in 8 bits.
 _OWN_FORWARD = {"FalconLinear", "Linear8bitLt"}
 
@@ -85,6 +74,8 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
     """
     module = part(block, path)
     names = _class_names(module)
+    if hasattr(module, "base_layer") and hasattr(module, "get_delta_weight"):
+        return _with_adapters(block, path, module)
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     is_conv1d = "Conv1D" in names and hasattr(module, "nf")
     if not (plain or is_conv1d or names & _OWN_FORWARD):
@@ -94,23 +85,38 @@ def linear_weights(block: nn.Module, path: str) -> Weights:
     return weight if is_conv1d else weight.mT, optional(block, path, "bias")
 
 
+def _with_adapters(block: nn.Module, path: str, module: Any) -> Weights:
+    """Of a linear map with low-rank adapters that are added to it, as PEFT's LoRA has them: all that are on."""
+    weight_IO, bias_O = linear_weights(block, f"{path}.base_layer")
+    names = () if module.merged or module.disable_adapters else module.active_adapters
+    for name in (one for one in names if one in module.lora_A):
+        if getattr(module, "use_dora", {}).get(name) or getattr(module, "lora_variant", {}).get(name):
+            raise refuse(block, f"adapters that are added at {path!r}", "a variant of LoRA that is not")
+        # It stores as its base layer does: (out, in), or (in, out) for Conv1D.
+        delta = readable(block, module.get_delta_weight(name), path)
+        weight_IO = weight_IO + (delta if "Conv1D" in _class_names(module.base_layer) else delta.mT)
+    return weight_IO, bias_O
+
+
 def norm_at(block: nn.Module, path: str) -> Norm:
-    """The norm at `path`.
+    """The norm at `path`, by what it does to vectors, whatever its class is called.
 
     >>> norm_at(nn.Sequential(nn.LayerNorm(3, eps=0.5, bias=False)), "0").eps
     0.5
     """
     module = part(block, path)
-    names = _class_names(module)
     if isinstance(module, nn.Identity):
         return Norm("none", None, None, 0.0)
-    values, bias = optional(block, path, "weight"), optional(block, path, "bias")
-    if isinstance(module, nn.LayerNorm):
+    values, bias = (
+        next((found for name in names if (found := optional(block, path, name)) is not None), None)
+        for names in (("weight", "gamma", "scale"), ("bias", "beta"))
+    )
+    if isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward:
         return Norm("layer", values, bias, module.eps)
-    if not names & (_PLAIN_RMS | _ONE_PLUS_RMS) or bias is not None:
-        raise refuse(block, f"a LayerNorm or a known RMSNorm at {path!r}", type(module).__name__)
-    eps = _eps_of(module, getattr(module, "weight", None))
-    return Norm("rms", 1.0 + values if values is not None and adds_one(module) else values, None, eps)
+    norm = _like(module, values, bias)
+    if norm is None:
+        raise refuse(block, f"a LayerNorm or an RMSNorm at {path!r}", type(module).__name__)
+    return norm
 
 
 def adds_one(norm: nn.Module) -> bool:
@@ -119,7 +125,40 @@ def adds_one(norm: nn.Module) -> bool:
     >>> adds_one(nn.LayerNorm(3))
     False
     """
-    return bool(_class_names(norm) & _ONE_PLUS_RMS)
+    weight = getattr(norm, "weight", None)
+    if type(norm) in (nn.LayerNorm, nn.Linear) or not isinstance(weight, Tensor) or weight.ndim != 1:
+        return False
+    values = readable(norm, stored(norm, "weight"), "weight")
+    found = _like(norm, values, optional(norm, "", "bias"))
+    return found is not None and found.weight is not None and not torch.equal(found.weight, values)
+
+
+def _like(module: nn.Module, values: Tensor | None, bias: Tensor | None) -> Norm | None:
+    """The norm that gives the same as `module` does, on a large and on a small vector; None where there is none."""
+    shape = getattr(module, "normalized_shape", (16,))
+    dim = next((one.numel() for one in (values, bias) if one is not None), shape[-1])
+    device = next((one.device for one in (values, bias) if one is not None), None)
+    wave_D = (0.7 * torch.arange(dim, device=device, dtype=torch.float64)).sin() + 0.5
+    probe_BND = torch.stack([wave_D, 1e-3 * wave_D])[None].to(torch.float32 if values is None else values.dtype)
+    # As it is in numbers, without hooks and whatever else is called with it.
+    bare = copy.copy(module)
+    weights = [name for name, weight in module._parameters.items() if weight is not None]
+    plain = {name: readable(module, stored(module, name), name) for name in weights}
+    bare.__dict__ = {**vars(module), "_parameters": {**module._parameters, **plain}}
+    try:
+        with torch.no_grad():
+            gave_BND = type(module).forward(bare, probe_BND)
+    except Exception:  # it takes something else, so it is something else
+        return None
+    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given; others have it in their code.
+    said = [value for value in vars(module).values() if isinstance(value, float)]
+    for eps in (*said, torch.finfo(probe_BND.dtype).eps, 1e-5, 1e-6, 1e-8, 1e-12):
+        for kind in ("layer", "rms"):
+            for weight in (values, *(() if values is None else (1.0 + values,))):
+                norm = Norm(kind, weight, bias, eps)
+                if gave_BND.shape == probe_BND.shape and torch.allclose(norm.apply(probe_BND), gave_BND, 1e-4, 1e-5):
+                    return norm
+    return None
 
 
 def optional(block: nn.Module, path: str, name: str) -> Tensor | None:
@@ -149,12 +188,6 @@ def declared(model: nn.Module, name: str) -> int:
     """What a model says of itself under `name`; it may be wrapped, so the outermost module that says so counts."""
     numbers = (getattr(module, name, None) for module in model.modules())
     return next((number for number in numbers if isinstance(number, int)), 0)
-
-
-def _eps_of(module: nn.Module, weight: Tensor | None) -> float:
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    # torch.nn.RMSNorm without an eps takes the one of the numbers it is given.
-    return torch.finfo(torch.float32 if weight is None else weight.dtype).eps if eps is None else float(eps)
 
 
 def _class_names(module: nn.Module) -> set[str]:

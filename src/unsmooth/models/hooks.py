@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from unsmooth.models.walk import modules_of
 
@@ -83,6 +84,24 @@ def _take_away(module: nn.Module, name: str, table: _Table) -> None:
             vars(module)[name] = table.others
 
 
+# Of each thread that looks at something for itself, meanwhile: what it registers is called then, and nothing else.
+_ASIDE: dict[int, object] = {}
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """The hooks that this thread has already are not called in here, and those that it registers in here not after."""
+    here = threading.get_ident()
+    before = _ASIDE.get(here)
+    _ASIDE[here] = object()
+    try:
+        yield
+    finally:
+        _ASIDE.pop(here)
+        if before is not None:
+            _ASIDE[here] = before
+
+
 class _OfThread:
     """A hook of the thread that made it."""
 
@@ -90,10 +109,13 @@ class _OfThread:
         self.thread = threading.get_ident()
         self.function = function
         self.on_error = on_error
+        self.aside = _ASIDE.get(self.thread)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _ASIDE and _ASIDE.get(self.thread) is not self.aside:
+            return None
         try:
-            return self.function(*args)
+            return self.function(*args, **kwargs)
         except Exception as error:
             if self.on_error is None:
                 raise
@@ -284,3 +306,45 @@ class ForAllThreads(Generic[T, V]):
                         self._held[thing] = count - 1, before
                     else:
                         self._restore(thing, before)
+
+
+_CHUNK = "chunk_size_feed_forward"
+_CHUNKED = ForAllThreads[nn.Module, int](lambda module: getattr(module, _CHUNK), lambda one, n: setattr(one, _CHUNK, n))
+
+
+class _Seen(TorchFunctionMode):
+    """Torch's encoder packs nothing where its functions may be seen: a thread's own choice, unlike its attributes."""
+
+    is_on = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+    def begin(self, module: nn.Module, args: Any) -> None:
+        """Before the encoder."""
+        self.is_on = True
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self, *call: Any) -> None:
+        """Before its first layer, when it has decided; or after it, where it failed."""
+        if self.is_on:
+            self.is_on = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def whole_sequences(model: nn.Module) -> Iterator[None]:
+    """For a while, MLPs run on whole sequences, not in chunks, and torch's encoder packs no padded batch."""
+
+    def whole(chunked: list[nn.Module]) -> None:
+        for module in chunked:
+            setattr(module, _CHUNK, 0)
+
+    with _CHUNKED(model.modules(), lambda module: getattr(module, _CHUNK, 0), whole), Hooks() as hook:
+        for module in model.modules():
+            if getattr(module, "use_nested_tensor", False) is True:
+                seen, layers = _Seen(), module.get_submodule("layers")
+                hook(module.register_forward_pre_hook, seen.begin)
+                hook(layers.get_submodule("0").register_forward_pre_hook, seen.end)
+                hook(module.register_forward_hook, seen.end, always_call=True)
+        yield

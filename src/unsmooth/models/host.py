@@ -5,14 +5,16 @@ So a model is recognised however it is wrapped, and without importing the librar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
+from unsmooth.models.hooks import whole_sequences
 from unsmooth.registry import Registry
 
 if TYPE_CHECKING:
@@ -37,11 +39,13 @@ class Tap:
         module: Path of the module relative to the block.
         end: "input" (its first tensor argument) or "output" (its first tensor result).
         copied: Whether to hand on a copy, because the block changes the tensor in place afterwards.
+        times: What the block multiplies it by before it is added: a number, or the path of a weight (dim,).
     """
 
     module: str
     end: Literal["input", "output"]
     copied: bool = False
+    times: float | str = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,63 @@ class Cross:
     values: Callable[[nn.Module], ValueProjection]
 
 
-def _no_preparation(model: nn.Module) -> AbstractContextManager[Any]:
-    return nullcontext()
+# Blocks nobody has looked into yet: what calls them, and which others are in their stack.
+_STACKS: WeakKeyDictionary[nn.Module, tuple[ref[nn.Module], list[ref[nn.Module]]]] = WeakKeyDictionary()
+
+
+def expect_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """Say what calls the blocks of one stack, for when somebody asks for their parts."""
+    blocks = list(blocks)
+    stack = ref(model), [ref(block) for block in blocks]
+    for block in blocks:
+        _STACKS[block] = stack
+
+
+def expected_blocks(block: nn.Module) -> tuple[nn.Module | None, list[nn.Module]]:
+    """What calls a block, where that is known, and the blocks of its stack."""
+    model, stack = _STACKS.get(block, (None, []))
+    return None if model is None else model(), [found for one in stack if (found := one()) is not None] or [block]
+
+
+# Functions with names, so that what refers to a host can be pickled. What they look up is built on this file.
+def _found_taps(block: nn.Module) -> Mapping[str, Tap]:
+    from unsmooth.models.wire import found_taps
+
+    return found_taps(block)
+
+
+def _found_wiring(block: nn.Module) -> Wiring:
+    from unsmooth.models.wire import found_wiring
+
+    return found_wiring(block)
+
+
+def _found_attention(block: nn.Module) -> str:
+    from unsmooth.models.wire import found_attention
+
+    return found_attention(block)
+
+
+def _found_cross(block: nn.Module) -> Cross:
+    from unsmooth.models.wire import found_cross
+
+    return found_cross(block)
+
+
+def _none(model: nn.Module) -> int:
+    return 0
+
+
+def _yes(block: nn.Module) -> bool:
+    return True
+
+
+def _not_told(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    return None
+
+
+def _text(block: nn.Module) -> Reads:
+    return TEXT
 
 
 @dataclass(frozen=True)
@@ -92,35 +151,35 @@ class Host:
     Args:
         name: Short name, shown by ``unsmooth ls models``.
         blocks: Class names of the block, bare or with their module; a subclass matches too.
-        taps: Site name to `Tap` for one block; "residual" is the block itself and needs none.
         example: What a user would call such a model, for the list.
+        taps: Site name to `Tap` for one block, found unless given; "residual" is the block itself and needs none.
         prefix_tokens: Special tokens that the model itself puts in front (class, distillation, register).
         batch_first: Whether a block's tensors are (batch, tokens, dim) rather than (tokens, batch, dim).
         real_tokens: Reads a (batch, tokens) mask, True = real, off a block's call that has one.
         prepare: Context in which the model must run for the hooks to see ordinary tensors.
         attention_module: Path, relative to the block, of the module inside which the attention map is formed.
-        wiring: The parts of a block by path, for those who read its weights and for remedies; None where they are not
-            known.
+        wiring: The parts of a block by path, for those who read its weights and for remedies, found unless given; None
+            where they are not known.
         depth: How many block calls one forward pass makes.
         reads: What a batch calls the tokens of a block's stack, where that is all the model has.
         stage: Reads the number of a stage, from 0, off a block's path; None where width and tokens stay as they are.
-        cross: The cross-attention of blocks that have the site "cross".
+        cross: The cross-attention of a block that has the site "cross".
     """
 
     name: str
     blocks: tuple[str, ...]
-    taps: Callable[[nn.Module], Mapping[str, Tap]]
     example: str
-    prefix_tokens: Callable[[nn.Module], int] = lambda model: 0
-    batch_first: Callable[[nn.Module], bool] = lambda block: True
-    real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = lambda args, kwargs: None
-    prepare: Callable[[nn.Module], AbstractContextManager[Any]] = _no_preparation
-    attention_module: Callable[[nn.Module], str] | None = None
-    wiring: Callable[[nn.Module], Wiring] | None = None
+    taps: Callable[[nn.Module], Mapping[str, Tap]] = _found_taps
+    prefix_tokens: Callable[[nn.Module], int] = _none
+    batch_first: Callable[[nn.Module], bool] = _yes
+    real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = _not_told
+    prepare: Callable[[nn.Module], AbstractContextManager[Any]] = whole_sequences
+    attention_module: Callable[[nn.Module], str] | None = _found_attention
+    wiring: Callable[[nn.Module], Wiring] | None = _found_wiring
     depth: Callable[[Mapping[str, nn.Module]], int] = len
-    reads: Callable[[nn.Module], Reads] = lambda block: TEXT
+    reads: Callable[[nn.Module], Reads] = _text
     stage: Callable[[str], int] | None = None
-    cross: Cross | None = None
+    cross: Callable[[nn.Module], Cross] = _found_cross
 
     def __reduce__(self) -> Any:
         # Copied and pickled by its name, as a class is: a saved model that refers to its host need not hold functions.

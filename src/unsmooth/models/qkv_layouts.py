@@ -46,6 +46,11 @@ class Layout:
 
 
 # Named functions, so that a model whose hooks know its layout can be pickled.
+def size_of(size: int, heads: Heads) -> int:
+    """Of a layout that was found in a projection of this size."""
+    return size
+
+
 def _size_alone(heads: Heads) -> int:
     return heads.key_value * heads.dim
 

@@ -190,9 +190,9 @@ def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cr
         raise expected(f"a block from 0 to {len(paths) - 1}", block, f"block={len(paths) - 1} for the last one")
     found = anatomy.blocks[paths[block]]
     if site == "cross":
-        if host.cross is None or "cross" not in host.taps(found):
+        if "cross" not in host.taps(found):
             raise expected(f"cross-attention in block {paths[block]!r}", type(found).__name__, 'site="attention"')
-        return host.cross.values(found)
+        return host.cross(found).values(found)
     if host.wiring is None:
         raise expected(
             f"a known layout of value weights in block {paths[block]!r}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
@@ -143,16 +144,23 @@ def _hook_block(
     block, host, stage, flow = anatomy.blocks[path], anatomy.host, anatomy.stage(path), anatomy.flow
     first, last = anatomy.ends_of(path)
 
-    def see(site: str, found: Tensor, extra: int) -> None:
+    entered: list[int] = []
+
+    def see(site: str, found: Tensor, extra: int, times: float | str = 1.0) -> None:
+        if found.ndim == 2 and len(entered) == 3 and found.shape[0] == entered[0] * entered[1]:
+            found = torch.unflatten(found, 0, entered[:2])  # some blocks run their MLP on all tokens in one row
         if not flow.fits(found):
             shape = "a nested tensor" if found.is_nested else f"shape {tuple(found.shape)}"
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
+        if times != 1.0:
+            found = found * (block.get_parameter(times).flatten() if isinstance(times, str) else times)
         found = flow.laid_out(found)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        entered[:] = first_input(args, kwargs).shape
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
@@ -180,10 +188,10 @@ def _hook_block(
             )
 
     hook(first.register_forward_pre_hook, enter, with_kwargs=True)
-    for site, tap in host.taps(block).items():
+    for site, tap in host.taps(block).items() if {*sites} - {"residual"} else ():
         if site in sites:
             absent = partial(_absent, site, f"{path}.{tap.module}", [one for one in sites if one != site])
-            shown = partial(see, site, extra=extra_tokens(block))
+            shown = partial(see, site, extra=extra_tokens(block), times=tap.times)
             try:
                 module = submodule(block, tap.module, host)
             except UnsmoothError as error:
@@ -197,10 +205,10 @@ def _hook_tap(
     module: nn.Module, tap: Tap, hook: Hooks, see: Callable[[Tensor], None], absent: Callable[[str], SiteError]
 ) -> None:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        show(_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
+        show(find_input(args, kwargs), f"{len(args) + len(kwargs)} arguments without one")
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        show(_output(output), type(output).__name__)
+        show(find_output(output), type(output).__name__)
 
     def show(found: Tensor | None, got: str) -> None:
         if found is None:
@@ -233,12 +241,13 @@ def submodule(block: nn.Module, path: str, host: Host) -> nn.Module:
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The hidden states a module was called with: first tensor, `hidden_states`, or first keyword."""
-    if (found := _input(args, kwargs)) is not None:
+    if (found := find_input(args, kwargs)) is not None:
         return found
     raise expected("a block called with a tensor", f"{len(args)} arguments without one", "another blocks pattern")
 
 
-def _input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+def find_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The same, or None where there is no tensor."""
     for value in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(value, Tensor):
             return value
@@ -265,12 +274,13 @@ def with_first_input(
 
 def first_output(output: Any) -> Tensor:
     """The hidden states a module returned, alone or first in a tuple or a model output."""
-    if (found := _output(output)) is not None:
+    if (found := find_output(output)) is not None:
         return found
     raise expected("a block that returns a tensor", type(output).__name__, "another blocks pattern")
 
 
-def _output(output: Any) -> Tensor | None:
+def find_output(output: Any) -> Tensor | None:
+    """The same, or None where there is no tensor."""
     if isinstance(output, Tensor):
         return output
     values = output.values() if isinstance(output, Mapping) else output

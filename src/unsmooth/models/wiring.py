@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import expected
 from unsmooth.models.block_parts import Weights, optional, part, refuse, weight_at
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
 from unsmooth.models.value_projection import ValueProjection
@@ -24,7 +26,7 @@ class Wiring:
         value: The module that holds the weights which make the values.
         layout: Where the values are among the outputs of those weights.
         output: The projection back to the stream; its input is the heads side by side.
-        norms: The norm of attention and the norm of the MLP, which are the same where both read one.
+        norms: The norm of attention and the norm of the MLP, which are the same where both read one; "" for none.
         mlp: The MLP's linear maps; the last one writes into the stream.
         experts: In place of `mlp`, where a token is given some of several MLPs: the parameters (experts, out, in) of
             their linear maps.
@@ -32,18 +34,19 @@ class Wiring:
         value_bias: The name of its bias.
         values_at: The module whose output holds the values, where it is not `value` itself.
         heads_at: The module whose input is the heads side by side, where it is not `output` itself.
-        output_norms: The norms on what attention and MLP give, before it is added to the stream; None where there are
-            none, so that the branches end in `output` and the last of `mlp`.
+        output_norms: The norms on what attention and MLP give, before it is added to the stream, "" for none; None
+            where both have none, so that the branches end in `output` and the last of `mlp`.
         switch: The attribute by which the block is told where its norms stand, with its values for pre-norm and
             post-norm; None where that is written into its code.
         gains: The parameters (dim,) that what attention and MLP give is multiplied by before it is added (LayerScale),
-            as paths; None where there are none.
+            as paths, "" for none; None where both have none.
         causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
         logit_scale: What queries times keys are multiplied by; None for the usual 1/√(head dim).
         windowed: Whether attention works inside windows of the image, so that values and heads are (batch · windows,
             tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
+        scales: The numbers that what attention and MLP give is multiplied by before it is added to the stream.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -66,11 +69,16 @@ class Wiring:
     logit_scale: float | None = None
     windowed: bool = False
     dropout: str | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
 
     @property
     def ends(self) -> tuple[str, str]:
         """Where both branches end: their last modules that have weights, or the last parameter of the experts."""
-        return self.output_norms or (self.output, (self.mlp or self.experts)[-1])
+        last = (self.mlp or self.experts)[-1:]
+        if not last:
+            raise expected("an MLP that ends in a linear map", f"one beside {self.attention!r} that does not", "others")
+        first, second = self.output_norms or ("", "")
+        return first or self.output, second or last[0]
 
     @property
     def values_path(self) -> str:
@@ -85,12 +93,12 @@ class Wiring:
     @property
     def input_norms(self) -> tuple[str, ...]:
         """The norms of attention and MLP: two, or the one that both read."""
-        return tuple(dict.fromkeys(self.norms))
+        return tuple(path for path in dict.fromkeys(self.norms) if path)
 
     @property
     def all_norms(self) -> tuple[str, ...]:
         """Every norm of the block but that of cross-attention."""
-        return (*self.input_norms, *(self.output_norms or ()))
+        return (*self.input_norms, *(path for path in self.output_norms or () if path))
 
     @property
     def group(self) -> int:
@@ -108,17 +116,22 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if wiring.value_weight != "weight":
         weight = weight_at(block, f"{wiring.value}.{wiring.value_weight}")
         value = (weight.mT, optional(block, wiring.value, wiring.value_bias))
-    return read_values(
+    gained = "" if wiring.gains is None else wiring.gains[0]
+    gain = weight_at(block, gained).flatten() if gained else None
+    values = read_values(
         block,
         value=value,
         output=wiring.output,
         layout=wiring.layout,
         heads=wiring.heads,
         place="post" if wiring.style == "post" else "pre",
-        norm=wiring.norms[0],
-        output_norm=None if wiring.output_norms is None else wiring.output_norms[0],
-        gain=None if wiring.gains is None else weight_at(block, wiring.gains[0]),
+        norm=wiring.norms[0] or None,
+        output_norm=wiring.output_norms[0] or None if wiring.output_norms else None,
+        gain=gain,
     )
+    if wiring.scales[0] == 1.0:
+        return values
+    return replace(values, gain=wiring.scales[0] * (torch.ones_like(values.w_o[0, 0]) if gain is None else gain))
 
 
 def linear_maps(block: nn.Module, path: str) -> tuple[str, ...]:

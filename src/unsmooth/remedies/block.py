@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from unsmooth.models.anatomy import Anatomy
+from unsmooth.models.block_search import BlockParts
 from unsmooth.models.host import Host
+from unsmooth.models.wire import remembered
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.entering import EnterBlock, EnterStack, LeaveStack
@@ -40,10 +42,12 @@ class BlockRemedies(nn.Module):
     Args:
         shared: What the blocks of one stack hand each other.
         device: Where the block is.
+        parts: The parts of the block, as they were found before edits changed what it gives.
     """
 
-    def __init__(self, shared: Volatile, device: torch.device) -> None:
+    def __init__(self, shared: Volatile, device: torch.device, parts: BlockParts) -> None:
         super().__init__()
+        self.parts = parts
         # Not every remedy has parameters: by this key a plain model tells any remedied checkpoint from its own.
         self.register_buffer(APPLIED, torch.ones(1, dtype=torch.uint8, device=device))
         # Whether the weights that its edits replaced are at hand, for `undo`.
@@ -103,7 +107,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     home = remedies_of(block)
     if home is None:
         get_ready()
-        home = BlockRemedies(shared, site.output_matrix().device)
+        home = BlockRemedies(shared, site.output_matrix().device, remembered(block))
         block.add_module(HOME, home)
         block.register_forward_pre_hook(
             EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True

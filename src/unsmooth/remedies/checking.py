@@ -124,6 +124,16 @@ def check_windows(site: Site, edit: Edit) -> None:
 def check_norms(site: Site, edit: Edit) -> None:
     """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too."""
     places = edit.places()
+    for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
+        what = None
+        if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
+            what = f"edits a norm before {site_name}, where this block has none"
+        elif site.host.taps(site.block)[site_name].times != 1.0 and {f"on_{site_name}", f"on_{site_name}_sum"} & set(
+            places
+        ):
+            what = f"edits the branch of {site_name}, which this block multiplies before it is added"
+        if what is not None:
+            raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it {what}.")
     for end in ("_norm_input", "_norm"):
         acts = [f"on_{branch}{end}" in places for branch in ("attention", "mlp")]
         if len(site.wiring.input_norms) == 1 and any(acts) and not all(acts):
@@ -159,6 +169,12 @@ def check_handed_on(sites: Sequence[Site], new: Mapping[str, Edit]) -> None:
 
 def _check_weights(site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
+    absent = {"normed", "attention", "mlp"} - site.host.taps(site.block).keys()
+    if absent:
+        raise UnsmoothError(
+            f"Expected the sites normed, attention and mlp in {site.host.name} block {site.path!r} but got none for "
+            f"{' and '.join(sorted(absent))}. Try layers that have them."
+        )
     wired_values(site.block, site.wiring)
     for path in site.wiring.mlp:
         linear_weights(site.block, path)

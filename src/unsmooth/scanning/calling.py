@@ -16,7 +16,7 @@ from unsmooth.errors import expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.host import TARGET, TEXT, Reads
-from unsmooth.models.hosts.torch_encoder import not_padding
+from unsmooth.models.hosts import not_padding
 from unsmooth.models.spread import home_of, is_offloaded, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
 from unsmooth.scanning.data import KINDS, RawBatch, is_whole

@@ -13,6 +13,7 @@ from torch import nn
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import is_sharded
+from unsmooth.models.wire import wire
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     as_inputs,
@@ -163,12 +164,21 @@ def _known_better(
     ]
 
 
+def _look_inside(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch) -> None:
+    """Find what is asked for inside blocks that no pass had reached before there were data."""
+    for one in watched:
+        if {*one.plan.sites} - {"residual"} and one.anatomy.is_open:
+            wire(one.anatomy.blocks.values(), lambda: call(entry, inputs))
+    if not any(one.anatomy.having(one.plan.sites) for one in watched):
+        watched[0].anatomy.check_sites(watched[0].plan.sites)
+
+
 @contextmanager
 def _watching(watched: Sequence[_Watched]) -> Iterator[None]:
     """Show each collector its stack."""
     with ExitStack() as hooks:
         for one in watched:
-            sites = [site for site in one.plan.sites if site in one.anatomy.sites]
+            sites = one.anatomy.having(one.plan.sites)
             one.collector.watch = hooks.enter_context(one.anatomy.watch(one.collector, sites))
             hooks.enter_context(_watch_maps(one.anatomy, one.collector))
         yield

@@ -80,12 +80,15 @@ def site_names(sites: Sequence[str]) -> tuple[str, ...]:
 
 
 def sites_of(stacks: Sequence[Anatomy], sites: Sequence[str]) -> tuple[str, ...]:
-    """The sites that are meant, "all" being every one of the stacks; one that no stack has is refused."""
-    every = tuple(dict.fromkeys(site for stack in stacks for site in stack.sites))
+    """The sites that are meant, "all" being every one of the stacks; one that no stack has is refused.
+
+    Nothing is looked for inside the blocks where only the residual stream is asked for.
+    """
     if EVERY_SITE in sites:
-        return every
+        every = {site for stack in stacks for site in (SITES if stack.is_open else stack.sites)}
+        return tuple(site for site in SITES if site in every)
     for site in sites:
-        if site not in every:
+        if not any(stack.having([site]) for stack in stacks):
             stacks[0].check_sites((site,))
     return tuple(sites)
 

@@ -59,7 +59,7 @@ class LayerNormScaling(Edit):
     def __init__(self, site: Site, *, scale: Annotated[float, Range(0.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         self.scale = (site.index + 1) ** -0.5 if scale is None else scale
-        norms = (part(site.block, path) for path in site.wiring.norms)
+        norms = (part(site.block, path) for path in site.wiring.input_norms)
         self.weighted = all(getattr(norm, "weight", None) is not None for norm in norms)
 
     @classmethod

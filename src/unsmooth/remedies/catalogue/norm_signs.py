@@ -81,6 +81,8 @@ class NormSigns(Edit):
         first, second = site.wiring.norms
         if first == second and options.get("norm") != "both":
             return 'attention and MLP read one norm; norm="both" works'
+        if not (first and second):
+            return "attention or MLP reads the stream without a norm"
         for path in (first, second):
             if getattr(part(site.block, path), "weight", None) is None:
                 return f"its norm {path!r} has no weights"

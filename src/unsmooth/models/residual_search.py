@@ -1,0 +1,212 @@
+"""How a block's branches join its stream, found by sums: which tensor is added to which, with norms between or not.
+
+Tensors that modules gave or were given are the candidates. From what enters the block, sums and norms lead to what it
+hands on; only sums that hold for every token, to rounding, are steps on that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unsmooth.models.block_record import OF_BRANCH, OF_STREAM, Place, Record, Value, same
+from unsmooth.models.value_search import is_norm
+
+# How many numbers of each tensor are compared before all of them are.
+_SKETCH = 512
+# What a branch must be of the stream at least, for its sum to say anything.
+VISIBLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A step along the stream: branches are added, each times a number.
+
+    Args:
+        before: The stream they are added to.
+        after: The sum.
+        branches: What is added: one, or two at once.
+        scales: The number that each is multiplied by.
+        norm: The norm that the sum goes through (post-norm), if any, and then `handed_on` is what it gives.
+        handed_on: The stream after this step.
+    """
+
+    before: Value
+    after: Value
+    branches: tuple[Value, ...]
+    scales: tuple[float, ...]
+    norm: str | None
+    handed_on: Value
+
+
+def find_steps(record: Record) -> list[Joined] | str:
+    """The steps from what enters a block to what it hands on, or why there are none."""
+    found = _way(record, _Table(record), record.stream, (record.stream,))
+    if not found and (more := list(_times_weights(record))):
+        record.values.extend(more)
+        found = _way(record, _Table(record), record.stream, (record.stream,))
+    if not found and (more := list(_unseen(record))):
+        record.values.extend(more)
+        found = _way(record, _Table(record), record.stream, (record.stream,))
+        found = found if sum(one in more for step in found for one in step.branches) == 1 else []
+    if found:
+        return found
+    largest = float(record.stream.tensor.abs().max())
+    if float((record.output.tensor - record.stream.tensor).abs().max()) <= VISIBLE * largest:
+        return "a block that adds less than a thousandth to its stream"
+    return "no sum of the stream and what modules in it give is what the block hands on"
+
+
+def _times_weights(record: Record) -> Iterator[Value]:
+    """What modules gave times a weight (dim,) that the block holds outside of norms and linear maps (LayerScale)."""
+    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
+    dim = record.stream.tensor.shape[-1]
+    for weight in record.block.parameters():
+        if id(weight) in inner or weight.numel() != dim:
+            continue
+        for value in list(record.values):
+            places = [one for one in value.places if one.end == "output" and record.called_once(one.module)]
+            if places:
+                tensor = value.tensor * weight.detach().flatten()
+                yield Value(tensor, [Place("", "times", max(one.order for one in places), tensor)])
+
+
+def _unseen(record: Record) -> Iterator[Value]:
+    """What would lead from the stream to what norms read, where no module gives that: no site, but one step."""
+    for one in record.calls:
+        reads = record.find(one.given) if is_norm(one) else None
+        if reads is not None and reads is not record.stream:
+            tensor = one.given - record.stream.tensor
+            yield Value(tensor, [Place("", "unseen", reads.first, tensor)])
+
+
+def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -> list[Joined]:
+    """The longest way from `now` to the output."""
+    best: list[Joined] = []
+    for step in (*table.sums(now, passed), *(table.pairs(now) if len(passed) == 1 else ())):
+        for norm, handed_on in ((None, step.after), *table.norms_of(step.after)):
+            one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on)
+            if handed_on is record.output:
+                rest: list[Joined] = []
+            elif any(handed_on is other for other in passed) or len(passed) > 6:
+                continue
+            else:
+                rest = _way(record, table, handed_on, (*passed, step.after, handed_on))
+                if not rest:
+                    continue
+            if _rank([one, *rest]) > _rank(best):
+                best = [one, *rest]
+    return best
+
+
+def _rank(steps: list[Joined]) -> tuple[int, int, int]:
+    """More branches seen apart are better, then fewer numbers that branches are multiplied by, then more steps."""
+    plain = sum(scale == 1.0 for step in steps for scale in step.scales)
+    branches = sum(len(step.branches) for step in steps)
+    return branches, plain - branches, len(steps)
+
+
+class _Table:
+    """The tensors of a record as rows of a few numbers each."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.values = record.values
+        step = max(record.stream.tensor.numel() // _SKETCH, 1)
+        self.rows_VK = torch.stack([one.tensor.flatten()[::step].double() for one in self.values])
+        self.norms = [one for one in record.calls if is_norm(one)]
+
+    def _row(self, value: Value) -> Tensor:
+        return self.rows_VK[next(i for i, one in enumerate(self.values) if one is value)]
+
+    def sums(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+        """Every value that is `now` and a multiple of another value."""
+        gaps_VK, rows_VK = self.rows_VK - self._row(now), self.rows_VK
+        sizes_V = rows_VK.square().sum(1)
+        products_VV = gaps_VK @ rows_VK.T
+        scales_VV = products_VV / sizes_V.clamp(min=1e-30)
+        left_VV = gaps_VK.square().sum(1)[:, None] - scales_VV * products_VV
+        for after, branch in (left_VV <= 1e-8 * gaps_VK.square().sum(1)[:, None] + 1e-12 * sizes_V[:, None]).nonzero():
+            sum_of, added = self.values[int(after)], self.values[int(branch)]
+            if added is now or sum_of is now or added is sum_of or any(sum_of is one for one in passed):
+                continue
+            gap = sum_of.tensor - now.tensor
+            scale = _whole(float(scales_VV[after, branch]))
+            if _is_sum(now.tensor, sum_of.tensor, gap, scale * added.tensor):
+                yield Joined(now, sum_of, (added,), (scale,), None, sum_of)
+
+    def pairs(self, now: Value) -> Iterator[Joined]:
+        """Every value that is `now` and two other values, each times the same number."""
+        targets = [one for one in (self.record.output, *self._before_norms()) if one is not now]
+        used = [one for one in self.values if one is not now and one is not self.record.output]
+        rows_VK = torch.stack([self._row(one) for one in used]) if len(used) > 1 else self.rows_VK[:0]
+        for after in dict.fromkeys(map(id, targets)):
+            sum_of = next(one for one in targets if id(one) == after)
+            gap_K = self._row(sum_of) - self._row(now)
+            for i, one in enumerate(used):
+                both_VK = rows_VK[i + 1 :] + rows_VK[i]
+                scales_V = (both_VK @ gap_K) / both_VK.square().sum(1).clamp(min=1e-30)
+                left_V = (scales_V[:, None] * both_VK - gap_K).square().sum(1)
+                for j in (left_V <= 1e-8 * gap_K.square().sum()).nonzero().flatten().tolist():
+                    other, scale = used[i + 1 + j], _whole(float(scales_V[j]))
+                    gap = sum_of.tensor - now.tensor
+                    if not all(_shows(scale * added.tensor, now.tensor, sum_of.tensor) for added in (one, other)):
+                        continue
+                    if _is_sum(now.tensor, sum_of.tensor, gap, scale * (one.tensor + other.tensor)):
+                        yield Joined(now, sum_of, (one, other), (scale, scale), None, sum_of)
+
+    def _before_norms(self) -> list[Value]:
+        """What norms read whose output the block hands on."""
+        return [
+            found
+            for one in self.norms
+            if one.gave is self.record.output.tensor and (found := self.record.find(one.given)) is not None
+        ]
+
+    def norms_of(self, value: Value) -> Iterator[tuple[str, Value]]:
+        """The norms that read a value and what they give."""
+        for one in self.norms:
+            if one.given is value.tensor and self.record.called_once(one.path):
+                found = next(other for other in self.values if other.tensor is one.gave)
+                if found is not value:
+                    yield one.path, found
+
+
+def _whole(scale: float) -> float:
+    """One where it is one but for rounding."""
+    return round(scale) if round(scale) == 1 and abs(scale - round(scale)) < 1e-4 else scale
+
+
+def _is_sum(before: Tensor, after: Tensor, gap: Tensor, added: Tensor) -> bool:
+    """Whether a sum holds for every token, and the branch is large enough for that to say anything."""
+    error = (gap - added).abs()
+    if not bool((error <= OF_BRANCH * gap.abs().max() + OF_STREAM * torch.maximum(before.abs(), after.abs())).all()):
+        return False
+    return _shows(gap, before, after)
+
+
+def _shows(branch: Tensor, *streams: Tensor) -> bool:
+    """Whether a branch is large enough beside the stream before and after it for their sum to say anything."""
+    return all(bool(branch.abs().max() > VISIBLE * stream.abs().max()) for stream in streams)
+
+
+def ends_in(branch: Value, gave: Tensor, record: Record) -> tuple[str, str | None] | None:
+    """How a branch follows from what its last linear map gave.
+
+    Returns:
+        ("plain", None), ("norm", its path) or ("gain", the path of the weight (dim,) that it was multiplied by); None
+        where it does not follow.
+    """
+    if same(branch.tensor, gave) or (gave.ndim == 3 and same(branch.tensor, gave.transpose(0, 1))):
+        return "plain", None
+    for one in record.calls:
+        if is_norm(one) and one.gave is branch.tensor and same(one.given, gave):
+            return "norm", one.path
+    dim = gave.shape[-1]
+    for path, weight in record.block.named_parameters():
+        if weight.numel() == dim and same(branch.tensor, gave * weight.detach().reshape(-1)):
+            return "gain", path
+    return None
