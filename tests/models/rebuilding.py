@@ -30,11 +30,12 @@ def watch_all(model: nn.Module, batch: Mapping[str, Any]) -> Seen:
     def note(layer: int, site: str, tensor: Tensor) -> None:
         seen.sites[layer, site] = tensor.clone()
 
+    sites = anatomy.sites  # looked for in a pass of its own, which plain hooks would see too
     handles = [
         block.register_forward_pre_hook(lambda module, args, i=i: seen.blocks.append(i))
         for i, block in enumerate(anatomy.blocks.values())
     ]
-    with torch.no_grad(), anatomy.watch(note, anatomy.sites), anatomy.watch_attention(seen.maps.__setitem__):
+    with torch.no_grad(), anatomy.watch(note, sites), anatomy.watch_attention(seen.maps.__setitem__):
         model(**batch)
     for handle in handles:
         handle.remove()
