@@ -273,6 +273,26 @@ def test_what_is_added_between_blocks_of_a_known_family_is_told() -> None:
     assert [note[:46] for note in found.notes] == ["In 1 places between the blocks at 'layers.*' s"]
 
 
+class Wide(Stacked):
+    """Every token has several vectors, as hyper-connections have them."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, input_ids: Tensor, attention_mask: Any = None) -> Tensor:
+        stream = torch.stack([self.embed(input_ids)] * 4, dim=self.axis)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_several_vectors_of_a_token_are_not_taken_for_tokens(axis: int) -> None:
+    with pytest.raises(UnsmoothError, match=r"one vector for each token at 'layers.\*' but got several"):
+        scan(Wide(axis), batch())
+
+
 class Towers(nn.Module):
     """Two of images and texts, and one of both, whose tokens nobody can tell apart."""
 

@@ -274,7 +274,9 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
     """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
     if stream is None or not stack.flow.fits(stream):
         return stack
-    if not stack.is_known and stack.flow.axes == "BND":
+    if not stack.is_known and stream.ndim > 3:
+        _check_places(stack, stream, inputs)
+    elif not stack.is_known and stack.flow.axes == "BND":
         axes, each = _axes(entry, stack, stream, inputs)
         stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
     reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
@@ -306,6 +308,17 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",
         "a batch of another size",
     )
+
+
+def _check_places(stack: Anatomy, stream: Tensor, inputs: RawBatch) -> None:
+    """Refuse what is no place of an image but one of several vectors of a token, as hyper-connections have them."""
+    batch, fields = _batch_size(inputs), inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    ids = [one.shape for one in fields if isinstance(one, Tensor) and one.ndim == 2 and not one.is_floating_point()]
+    if (batch and stream.shape[0] % batch) or any(shape in (stream.shape[:2], stream.shape[1:3]) for shape in ids):
+        got = f"several, {tuple(stream.shape)}"
+        raise expected(
+            f"one vector for each token at {_pattern(stack)!r}", got, "a pattern for modules that hand on one"
+        )
 
 
 def _shape_of(stream: Tensor | None) -> torch.Size:
