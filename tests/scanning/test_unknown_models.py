@@ -151,6 +151,16 @@ def test_tokens_first() -> None:
     check(scan(model, batch()).curve(), [one.transpose(0, 1) for one in seen(model, "layers", batch())])
 
 
+def test_blocks_whose_tokens_are_not_first_are_not_explained_on_data() -> None:
+    for model, refused in ((TokensFirst(), False), (Unpacking(Second, 1), True)):
+        if refused:
+            with pytest.raises(UnsmoothError, match="blocks that take and return the tokens of the batch first"):
+                unsmooth.explain(model, [batch()], progress=False)
+        else:
+            found = unsmooth.explain(model, [batch()], progress=False)
+            assert found.manifest["data"]["tokens"] == int(REAL.sum())
+
+
 class Places(Mix):
     """Of images, (batch, height, width, dim) or (batch, dim, height, width)."""
 

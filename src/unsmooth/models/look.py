@@ -68,6 +68,12 @@ class Stream:
             return tensor.flatten(2).transpose(1, 2)
         return tensor.flatten(1, -2) if self.axes == "BPD" else tensor
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether blocks take their tokens first and hand them on first, as vectors along one axis throughout."""
+        first = self.enters in (None, (0,), ("hidden_states",)) and self.leaves in (None, (), (0,))
+        return first and self.axes in ("BND", "NBD") and not (self.stages or self.parts)
+
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor has as many axes as these tokens."""
         return not tensor.is_nested and (tensor.ndim > 3 if "P" in self.axes else tensor.ndim == 3)
