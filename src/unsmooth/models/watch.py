@@ -163,7 +163,7 @@ def _hook_block(
                 given = argument(args, kwargs, flow.enters) if flow.enters else None
                 found = given if isinstance(given, Tensor) else first_input(args, kwargs)
                 see("residual", found, extra_tokens(block))
-        elif anatomy.is_known and anatomy.proposed and "residual" in sites and not edits_of(block):
+        elif anatomy.stream is None and anatomy.proposed and "residual" in sites and not edits_of(block):
             watch.handed_in(first_input(args, kwargs))
         watch.stage = stage
         watch.layer += 1
