@@ -193,6 +193,19 @@ def test_places_of_an_image_are_tokens(last: bool) -> None:
     check(scan(model, data).curve(), [one.flatten(1, 2) for one in wanted], None)
 
 
+@pytest.mark.parametrize("registers", [0, 4])
+def test_class_tokens_and_registers_are_no_content(registers: int) -> None:
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=1, intermediate_size=24, image_size=16, patch_size=4,
+        num_register_tokens=registers,
+    )  # fmt: skip
+    model, data = transformers.DINOv3ViTModel(config).eval(), {"pixel_values": torch.randn(2, 3, 16, 16)}
+    wanted = seen(model, "model.layer", data)
+    assert wanted[0].shape[1] == 1 + registers + 16
+    check(scan(model, data, tokens="content").curve(), [one[:, 1 + registers :] for one in wanted], None)
+    check(scan(model, data).curve(), wanted, None)
+
+
 class Shared(Stacked):
     """One module, called as often as there are layers."""
 

@@ -41,6 +41,7 @@ class Stream:
         ends: Whether some blocks may have none of these tokens.
         parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
         summed: Whether such a last part is added to what it was given.
+        prefix: How many class tokens and registers stand in front of the patches of an image.
     """
 
     axes: str = "BND"
@@ -53,6 +54,7 @@ class Stream:
     each: int = 0
     parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     summed: bool = False
+    prefix: int = 0
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """The same as (batch, tokens, dim), where it has the axes of this stream.

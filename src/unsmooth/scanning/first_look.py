@@ -19,15 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional._grid import grid_of_image
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
 from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
 from unsmooth.models.spread import home_of, is_sharded, is_spread
-from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
+from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call, is_content, taken
+from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
 from unsmooth.scanning.data import KINDS, RawBatch
 from unsmooth.scanning.undisturbed import random_kept, tensors_kept
 
@@ -73,7 +74,8 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
         return list(stacks)
     model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
     form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
-    key = [*map(id, modules_of(model)), id(entry)], [(one.stack, *one.blocks) for one in stacks], form
+    modules = modules_of(model)
+    key = [*map(id, (entry, *modules))], [*map(type, modules)], [(one.stack, *one.blocks) for one in stacks], form
     if model in _KNOWN and _KNOWN[model][0] == key:
         return [_again(stacks[one.of], one) for one in _KNOWN[model][1]]
     found = _verified(entry, stacks, inputs)
@@ -283,7 +285,18 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
     told = stack.told
     if reads.start == 0 and not reads.beside:
         told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
-    return replace(stack, seen_to_read=reads, stream=None if stack.is_known else stack.flow, told=told)
+    flow = None if stack.is_known else replace(stack.flow, prefix=_prefix(stack, stream, reads, inputs))
+    return replace(stack, seen_to_read=reads, stream=flow, told=told)
+
+
+def _prefix(stack: Anatomy, stream: Tensor, reads: Reads, inputs: RawBatch) -> int:
+    """Learned tokens in front of the patches of an image, where without them patches are left that fill it."""
+    image, tokens = image_size(inputs), stack.flow.laid_out(stream).shape[1]
+    of_text = isinstance(inputs, Mapping) and token_ids(inputs, reads) is not None
+    if image is None or of_text or grid_of_image(tokens, image) is not None:
+        return 0
+    learned = leading_tokens(stack.entries[-1])
+    return learned if tokens > learned and grid_of_image(tokens - learned, image) is not None else 0
 
 
 def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> tuple[str, int]:
