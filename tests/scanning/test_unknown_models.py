@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -391,6 +392,38 @@ def test_sequences_in_one_row() -> None:
     model, data = Row(), {"input_ids": batch()["input_ids"]}
     wanted = [one.reshape(BATCH, LENGTH, DIM) for one in seen(model, "layers", data)]
     check(scan(model, data).curve(), wanted, None)
+
+
+class Packed(nn.Module):
+    """Sequences of any length in one row, (tokens, dim); blocks are told where each begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Segmented() for _ in range(3))
+
+    def forward(self, patches: Tensor, lengths: Tensor) -> Tensor:
+        bounds = nn.functional.pad(lengths.cumsum(0), (1, 0))
+        for block in self.blocks:
+            patches = block(patches, cu_seqlens=bounds)
+        return patches
+
+
+class Segmented(Mix):
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Any:  # type: ignore[override]
+        parts = [x[start:end] for start, end in pairwise(cu_seqlens.tolist())]
+        return torch.cat([self.mixed(part[None])[0] for part in parts])
+
+
+def test_sequences_of_any_length_in_one_row() -> None:
+    model, lengths = Packed(), [(4, 6, 3), (5, 2)]
+    data = [{"patches": torch.randn(sum(one), DIM), "lengths": torch.tensor(one)} for one in lengths]
+    for one, own in zip(data, lengths, strict=True):
+        found = scan(model, one)
+        rows = [nn.utils.rnn.pad_sequence(x.split(own), batch_first=True) for x in seen(model, "blocks", one)]
+        real = torch.tensor([[n < length for n in range(max(own))] for length in own])
+        check(found.curve(), rows, real)
+        assert not found.notes
+    assert unsmooth.scan(model, data, tokens="all", progress=False).rows[0].tokens == 20
 
 
 class Pairs(nn.Module):

@@ -276,6 +276,8 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
     """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
     if stream is None or not stack.flow.fits(stream):
         return stack
+    if stack.flow.rows is not None:  # which say what a mask would
+        return replace(stack, seen_to_read=Reads("", "token_mask"))
     if not stack.is_known and stream.ndim > 3:
         _check_places(stack, stream, inputs)
     elif not stack.is_known and stack.flow.axes == "BND":
