@@ -289,7 +289,9 @@ def test_stages_of_a_swin() -> None:
     assert found.metrics["mean_cosine"].chance == 0
     first, *_, last = found.curve("mean_cosine")
     assert found.changes["mean_cosine"].mean == pytest.approx(last.mean - first.mean)
-    assert any(note.startswith("3 stages: between them tokens are merged") for note in found.notes)
+    assert any(
+        note.startswith("3 stages: between them the number of tokens or their width changes") for note in found.notes
+    )
 
 
 def test_what_stands_out_in_a_later_stage_is_named_there() -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,16 @@ def test_tokens_first() -> None:
     check(scan(model, batch()).curve(), [one.transpose(0, 1) for one in seen(model, "layers", batch())])
 
 
+def test_blocks_whose_tokens_are_not_first_are_not_explained_on_data() -> None:
+    for model, refused in ((TokensFirst(), False), (Unpacking(Second, 1), True)):
+        if refused:
+            with pytest.raises(UnsmoothError, match="blocks that take and return the tokens of the batch first"):
+                unsmooth.explain(model, [batch()], progress=False)
+        else:
+            found = unsmooth.explain(model, [batch()], progress=False)
+            assert found.manifest["data"]["tokens"] == int(REAL.sum())
+
+
 class Places(Mix):
     """Of images, (batch, height, width, dim) or (batch, dim, height, width)."""
 
@@ -181,6 +192,19 @@ def test_places_of_an_image_are_tokens(last: bool) -> None:
     model, data = Pictures(last), {"pixel_values": torch.randn(2, 3, 16, 20)}
     wanted = [one if last else one.movedim(1, -1) for one in seen(model, "stages", data)]
     check(scan(model, data).curve(), [one.flatten(1, 2) for one in wanted], None)
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+def test_class_tokens_and_registers_are_no_content(registers: int) -> None:
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=1, intermediate_size=24, image_size=16, patch_size=4,
+        num_register_tokens=registers,
+    )  # fmt: skip
+    model, data = transformers.DINOv3ViTModel(config).eval(), {"pixel_values": torch.randn(2, 3, 16, 16)}
+    wanted = seen(model, "model.layer", data)
+    assert wanted[0].shape[1] == 1 + registers + 16
+    check(scan(model, data, tokens="content").curve(), [one[:, 1 + registers :] for one in wanted], None)
+    check(scan(model, data).curve(), wanted, None)
 
 
 class Shared(Stacked):
@@ -273,6 +297,26 @@ def test_what_is_added_between_blocks_of_a_known_family_is_told() -> None:
     assert [note[:46] for note in found.notes] == ["In 1 places between the blocks at 'layers.*' s"]
 
 
+class Wide(Stacked):
+    """Every token has several vectors, as hyper-connections have them."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, input_ids: Tensor, attention_mask: Any = None) -> Tensor:
+        stream = torch.stack([self.embed(input_ids)] * 4, dim=self.axis)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_several_vectors_of_a_token_are_not_taken_for_tokens(axis: int) -> None:
+    with pytest.raises(UnsmoothError, match=r"one vector for each token at 'layers.\*' but got several"):
+        scan(Wide(axis), batch())
+
+
 class Towers(nn.Module):
     """Two of images and texts, and one of both, whose tokens nobody can tell apart."""
 
@@ -348,6 +392,38 @@ def test_sequences_in_one_row() -> None:
     model, data = Row(), {"input_ids": batch()["input_ids"]}
     wanted = [one.reshape(BATCH, LENGTH, DIM) for one in seen(model, "layers", data)]
     check(scan(model, data).curve(), wanted, None)
+
+
+class Packed(nn.Module):
+    """Sequences of any length in one row, (tokens, dim); blocks are told where each begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Segmented() for _ in range(3))
+
+    def forward(self, patches: Tensor, lengths: Tensor) -> Tensor:
+        bounds = nn.functional.pad(lengths.cumsum(0), (1, 0))
+        for block in self.blocks:
+            patches = block(patches, cu_seqlens=bounds)
+        return patches
+
+
+class Segmented(Mix):
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Any:  # type: ignore[override]
+        parts = [x[start:end] for start, end in pairwise(cu_seqlens.tolist())]
+        return torch.cat([self.mixed(part[None])[0] for part in parts])
+
+
+def test_sequences_of_any_length_in_one_row() -> None:
+    model, lengths = Packed(), [(4, 6, 3), (5, 2)]
+    data = [{"patches": torch.randn(sum(one), DIM), "lengths": torch.tensor(one)} for one in lengths]
+    for one, own in zip(data, lengths, strict=True):
+        found = scan(model, one)
+        rows = [nn.utils.rnn.pad_sequence(x.split(own), batch_first=True) for x in seen(model, "blocks", one)]
+        real = torch.tensor([[n < length for n in range(max(own))] for length in own])
+        check(found.curve(), rows, real)
+        assert not found.notes
+    assert unsmooth.scan(model, data, tokens="all", progress=False).rows[0].tokens == 20
 
 
 class Pairs(nn.Module):

@@ -31,7 +31,7 @@ Words = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for json, csv, manifest, figures and report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no table, sentence or progress.")]
-Blocks = Annotated[str | None, typer.Option(help='Pattern of blocks, such as "encoder.layers.*".')]
+Blocks = Annotated[str | None, typer.Option(help='Pattern of blocks, such as "encoder.layers.*", or "auto:any".')]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 With = Annotated[
     list[str] | None,

@@ -86,7 +86,7 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: 
                 raise ran_again()
             layers.clear()
         block, entering = anatomy.blocks[path], first_input(args, kwargs)
-        batch_first, taps = anatomy.host.batch_first(block), anatomy.host.taps(block)
+        batch_first, taps = anatomy.batch_first, anatomy.host.taps(block)
         view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block), taps=taps)
         view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
         layers.append(view)

@@ -159,7 +159,11 @@ def views_of(
     seen = replace(anatomy, model=module if core is None else core)
     for batch in source.read():
         called, inputs = entry_of(seen.model, stacks, as_inputs(batch, core), [seen])
-        [seen] = first_look(called, [seen], to_device(inputs, device))
+        [seen, *others] = first_look(called, [seen], to_device(inputs, device))
+        if others or not (seen.is_known or (seen.flow.is_plain and seen.reads.start is None)):
+            what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
+            hint = "unsmooth.scan, or no data, for verdicts from weights"
+            raise expected(what, f"{seen.host.name} at {pattern_of(next(iter(seen.blocks)))!r}", hint)
         selection, told = select_and_tell(inputs, "all", frozenset(), seen)
         notes.update(told | unread_masks(inputs, "all", [seen.reads]))
         yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called)

@@ -143,7 +143,7 @@ class Anatomy:
     @property
     def prefix_tokens(self) -> int:
         """Special tokens that the model itself puts in front."""
-        return self.host.prefix_tokens(self.entries[-1])
+        return self.host.prefix_tokens(self.entries[-1]) if self.stream is None else self.stream.prefix
 
     def stage(self, path: str) -> int | None:
         """The stage of the block at `path`, None where there are no stages."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class Stream:
 
     Args:
         axes: Of the tensors: "BND", "NBD" (tokens first), "BDN", or "BPD" and "BDP" where places have several axes;
-            "1ND" has the sequences of a batch in one row.
+            "1ND" has the sequences of a batch in one row, "ND" too, and tells its blocks where each begins.
+        rows: The way to that among the arguments of a block.
         each: Tokens of a sequence in such a row.
         enters: The way to the tokens among the arguments of a block; None for the first tensor.
         leaves: The way to them in what a block returns; None for the first tensor.
@@ -41,6 +43,7 @@ class Stream:
         ends: Whether some blocks may have none of these tokens.
         parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
         summed: Whether such a last part is added to what it was given.
+        prefix: How many class tokens and registers stand in front of the patches of an image.
     """
 
     axes: str = "BND"
@@ -53,13 +56,17 @@ class Stream:
     each: int = 0
     parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     summed: bool = False
+    prefix: int = 0
+    rows: Way | None = None
 
-    def laid_out(self, tensor: Tensor) -> Tensor:
-        """The same as (batch, tokens, dim), where it has the axes of this stream.
+    def laid_out(self, tensor: Tensor, lengths: Sequence[int] = ()) -> Tensor:
+        """The same as (batch, tokens, dim), where it has the axes of this stream; `lengths` of sequences in a row.
 
         >>> Stream("BDP").laid_out(torch.zeros(2, 8, 3, 4)).shape, Stream("NBD").laid_out(torch.zeros(5, 2, 8)).shape
         (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
         """
+        if lengths:
+            return nn.utils.rnn.pad_sequence(torch.split(tensor, list(lengths)), batch_first=True)
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
         if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
@@ -68,9 +75,17 @@ class Stream:
             return tensor.flatten(2).transpose(1, 2)
         return tensor.flatten(1, -2) if self.axes == "BPD" else tensor
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether blocks take their tokens first and hand them on first, as vectors along one axis throughout."""
+        first = self.enters in (None, (0,), ("hidden_states",)) and self.leaves in (None, (), (0,))
+        return first and self.axes in ("BND", "NBD") and not (self.stages or self.parts)
+
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor has as many axes as these tokens."""
-        return not tensor.is_nested and (tensor.ndim > 3 if "P" in self.axes else tensor.ndim == 3)
+        if tensor.is_nested or "P" in self.axes:
+            return tensor.ndim > 3 and not tensor.is_nested
+        return tensor.ndim == (2 if self.axes == "ND" else 3)
 
 
 def tensors_in(value: Any, way: Way = ()) -> Iterator[tuple[Way, Tensor]]:
@@ -104,6 +119,19 @@ def argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], way: Way) -> Any:
     return at(kwargs if isinstance(way[0], str) else args, way)
 
 
+def lengths_in(value: Any, tokens: int) -> tuple[int, ...]:
+    """The lengths of sequences in a row of so many tokens, from where each begins and the last ends; else nothing.
+
+    >>> lengths_in(torch.tensor([0, 4, 6]), 6), lengths_in(torch.tensor([0, 1, 2]), 6)
+    ((4, 2), ())
+    """
+    if not isinstance(value, Tensor) or value.ndim != 1 or value.is_floating_point() or len(value) < 2:
+        return ()
+    bounds = value.tolist()
+    steps = tuple(end - start for start, end in pairwise(bounds))
+    return steps if bounds[0] == 0 and bounds[-1] == tokens and min(steps) > 0 else ()
+
+
 @dataclass
 class _Call:
     """One call of a block: shapes of what it was given and of what it made, and how the last call's output came in."""
@@ -112,6 +140,7 @@ class _Call:
     given: dict[Way, torch.Size]
     links: dict[tuple[Way, Way], str]
     made: dict[Way, torch.Size] = field(default_factory=dict)
+    rows: dict[Way, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -131,6 +160,9 @@ class Trail:
         if "same" not in links.values() and any(call.path == path for call in self.calls):
             links = {}  # the stack runs once more
         self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
+        flat = {one.shape[0] for one in streams.values() if one.ndim == 2}
+        found = {way: lengths_in(one, tokens) for way, one in given.items() for tokens in flat}
+        self.calls[-1].rows = {way: lengths for way, lengths in found.items() if lengths}
         self._given = {way: (one, version(one)) for way, one in given.items()}
         self._made = {}
 
@@ -180,7 +212,8 @@ class Trail:
         for out, way in ranked:
             if all(out != one and way != other for one, other in found) and self._is_made(out):
                 found.append((out, way))
-        found = [pair for pair in found if 3 <= len(self._shape(pair[1])) <= 5]
+        least = 2 if self._rows() else 3
+        found = [pair for pair in found if least <= len(self._shape(pair[1])) <= 5]
         if not counts["same"]:
             found = found[:1]
         first = found[:1]
@@ -208,6 +241,11 @@ class Trail:
             return f"tensors of shape {min(shapes)} have no axis for each of batch, tokens and dim"
         return "none is given what another hands on"
 
+    def _rows(self) -> Way | None:
+        """The way to where sequences begin in a row, which each block is told alike."""
+        rows = self.calls[0].rows if self.calls else {}
+        return next((way for way, one in rows.items() if all(call.rows.get(way) == one for call in self.calls)), None)
+
     def _is_made(self, out: Way) -> bool:
         return 2 * sum(out in call.made for call in self.calls) >= len(self.calls)
 
@@ -230,6 +268,7 @@ class Trail:
             depth=len(calls),
             altered=counts["other"][out, way],
             ends=len(calls) < len(self.calls),
+            rows=self._rows() if len(shapes[0]) == 2 else None,
         )
 
 
@@ -307,6 +346,8 @@ def axes_of(shape: torch.Size, block: nn.Module) -> str:
     >>> axes_of(torch.Size([2, 8, 3, 4]), nn.GroupNorm(1, 8)), axes_of(torch.Size([2, 3, 4, 8]), nn.LayerNorm(8))
     ('BDP', 'BPD')
     """
+    if len(shape) == 2:
+        return "ND"
     widths = widths_of(block)
     second = widths.get(shape[1], 0) > widths.get(shape[-1], 0)
     if len(shape) > 3:

@@ -16,6 +16,8 @@ _ATTENTION = re.compile(r"attention|attn|(^|_)att(_|$)|multi_?head", re.IGNORECA
 _QUERIES = re.compile(r"(\w+_)?(qkv|q_proj|to_q|query|query_key_value|w?q|q_lin|wqkv)(_proj)?", re.IGNORECASE)
 _MLP = re.compile(r"mlp|ff|feed|fc\d?$|dense|linear\d", re.IGNORECASE)
 
+_LEADING = re.compile(r"(cls|class|dist|distillation|register|reg)_?(tokens?|embedding)")
+
 Blocks = dict[str, nn.Module]
 
 
@@ -170,6 +172,19 @@ def called_part(model: nn.Module, path: str) -> nn.Module:
     """The module at `path`, or the model where that is a mere list, which nobody calls."""
     found = model.get_submodule(path)
     return model if isinstance(found, nn.ModuleList | nn.ModuleDict) else found
+
+
+def leading_tokens(model: nn.Module) -> int:
+    """How many class tokens and registers a model has learned, which it puts in front of an image's patches.
+
+    >>> import torch
+    >>> model = nn.Module()
+    >>> model.cls_token, model.register_tokens = nn.Parameter(torch.zeros(1, 1, 8)), nn.Parameter(torch.zeros(1, 4, 8))
+    >>> leading_tokens(model)
+    5
+    """
+    found = (one for name, one in model.named_parameters() if _LEADING.fullmatch(name.rpartition(".")[2]))
+    return sum(one.shape[-2] if one.ndim > 1 else 1 for one in found)
 
 
 def widths_of(block: nn.Module) -> Mapping[int, int]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
-from unsmooth.models.look import argument, at, same, version
+from unsmooth.models.look import argument, at, lengths_in, same, version
 from unsmooth.models.remedied import edits_of, extra_tokens
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Watch:
         real_tokens_BN: True for real tokens, where the first block was handed a padding mask.
         stage: The stage of the block entered last, where there are stages.
         called: Paths of the blocks entered so far.
+        lengths: Tokens of each sequence, where all are in one row.
         altered: How often, in the first pass, a block was handed something else than the one before it handed on.
     """
 
@@ -45,6 +46,7 @@ class Watch:
     stage: int | None = None
     called: set[str] = field(default_factory=set)
     altered: int = 0
+    lengths: tuple[int, ...] = ()
     _is_first: bool = True
     _left: tuple[Tensor, int] | None = None
 
@@ -156,7 +158,7 @@ def _hook_block(
             raise problem if site == "residual" else SiteError(str(problem), site)
         if times != 1.0:
             found = found * (block.get_parameter(times).flatten() if isinstance(times, str) else times)
-        found = flow.laid_out(found)
+        found = flow.laid_out(found, watch.lengths)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -170,8 +172,12 @@ def _hook_block(
             if "residual" in sites:
                 given = argument(args, kwargs, flow.enters) if flow.enters else None
                 found = given if isinstance(given, Tensor) else first_input(args, kwargs)
+                if flow.rows is not None:
+                    watch.lengths = lengths_in(argument(args, kwargs, flow.rows), len(found))
+                    ends_B1 = torch.tensor(watch.lengths, device=found.device).unsqueeze(1)
+                    watch.real_tokens_BN = torch.arange(max(watch.lengths), device=found.device) < ends_B1
                 see("residual", found, extra_tokens(block))
-        elif anatomy.is_known and anatomy.proposed and "residual" in sites and not edits_of(block):
+        elif anatomy.stream is None and anatomy.proposed and "residual" in sites and not edits_of(block):
             watch.handed_in(first_input(args, kwargs))
         watch.stage = stage
         watch.layer += 1

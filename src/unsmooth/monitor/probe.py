@@ -131,7 +131,7 @@ class Probe:
 
     def prepared(self, batch: RawBatch, sequences: int | None) -> RawBatch:
         """The part of a batch of the whole model that a look takes."""
-        batch_first = all(stack.host.batch_first(block) for stack in self.stacks for block in stack.blocks.values())
+        batch_first = all(stack.batch_first for stack in self.stacks)
         return fitting(shortened(batch, sequences) if batch_first else batch, self.entry, self.model)
 
     def begin(self, collectors: Sequence[Collector], batch: RawBatch) -> None:

@@ -247,7 +247,7 @@ def _notes(collector: Collector, state: RunningSums, model: nn.Module) -> tuple[
     notes += collector.notes
     if len(collector.dims) > 1:
         notes.append(
-            f"{len(collector.dims)} stages: between them tokens are merged and widened, so curves may jump there "
-            "and no layer is compared with one of another stage."
+            f"{len(collector.dims)} stages: between them the number of tokens or their width changes, so curves may "
+            "jump there and no layer is compared with one of another stage."
         )
     return tuple(notes)

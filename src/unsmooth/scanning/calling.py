@@ -259,7 +259,7 @@ def select_and_tell(
             "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
             'counted, unless a "token_mask" says which are real.'
         )
-    if fields and not anatomy.reads.tokens and "token_mask" not in fields:
+    if fields and not anatomy.reads.tokens and "token_mask" not in fields and anatomy.flow.rows is None:
         notes.append(
             "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
             'counted, unless a "token_mask" says which are real.'

@@ -19,15 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
+from unsmooth.functional._grid import grid_of_image
 from unsmooth.models import Anatomy, find_stacks
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.host import Host, Reads
 from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
 from unsmooth.models.spread import home_of, is_sharded, is_spread
-from unsmooth.models.stacks import Blocks, is_inside, lists_with_attention, pattern_of
+from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call, is_content, taken
+from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
 from unsmooth.scanning.data import KINDS, RawBatch
 from unsmooth.scanning.undisturbed import random_kept, tensors_kept
 
@@ -73,7 +74,8 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
         return list(stacks)
     model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
     form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
-    key = [*map(id, modules_of(model)), id(entry)], [(one.stack, *one.blocks) for one in stacks], form
+    modules = modules_of(model)
+    key = [*map(id, (entry, *modules))], [*map(type, modules)], [(one.stack, *one.blocks) for one in stacks], form
     if model in _KNOWN and _KNOWN[model][0] == key:
         return [_again(stacks[one.of], one) for one in _KNOWN[model][1]]
     found = _verified(entry, stacks, inputs)
@@ -274,14 +276,29 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
     """The stack with what is seen of it; one that is not reached, or has no token vectors, stays as it is."""
     if stream is None or not stack.flow.fits(stream):
         return stack
-    if not stack.is_known and stack.flow.axes == "BND":
+    if stack.flow.rows is not None:  # which say what a mask would
+        return replace(stack, seen_to_read=Reads("", "token_mask"))
+    if not stack.is_known and stream.ndim > 3:
+        _check_places(stack, stream, inputs)
+    elif not stack.is_known and stack.flow.axes == "BND":
         axes, each = _axes(entry, stack, stream, inputs)
         stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
     reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
     told = stack.told
     if reads.start == 0 and not reads.beside:
         told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
-    return replace(stack, seen_to_read=reads, stream=None if stack.is_known else stack.flow, told=told)
+    flow = None if stack.is_known else replace(stack.flow, prefix=_prefix(stack, stream, reads, inputs))
+    return replace(stack, seen_to_read=reads, stream=flow, told=told)
+
+
+def _prefix(stack: Anatomy, stream: Tensor, reads: Reads, inputs: RawBatch) -> int:
+    """Learned tokens in front of the patches of an image, where without them patches are left that fill it."""
+    image, tokens = image_size(inputs), stack.flow.laid_out(stream).shape[1]
+    of_text = isinstance(inputs, Mapping) and token_ids(inputs, reads) is not None
+    if image is None or of_text or grid_of_image(tokens, image) is not None:
+        return 0
+    learned = leading_tokens(stack.entries[-1])
+    return learned if tokens > learned and grid_of_image(tokens - learned, image) is not None else 0
 
 
 def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) -> tuple[str, int]:
@@ -306,6 +323,17 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",
         "a batch of another size",
     )
+
+
+def _check_places(stack: Anatomy, stream: Tensor, inputs: RawBatch) -> None:
+    """Refuse what is no place of an image but one of several vectors of a token, as hyper-connections have them."""
+    batch, fields = _batch_size(inputs), inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    ids = [one.shape for one in fields if isinstance(one, Tensor) and one.ndim == 2 and not one.is_floating_point()]
+    if (batch and stream.shape[0] % batch) or any(shape in (stream.shape[:2], stream.shape[1:3]) for shape in ids):
+        got = f"several, {tuple(stream.shape)}"
+        raise expected(
+            f"one vector for each token at {_pattern(stack)!r}", got, "a pattern for modules that hand on one"
+        )
 
 
 def _shape_of(stream: Tensor | None) -> torch.Size:
