@@ -165,7 +165,7 @@ def test_cross_attention_is_found_and_rebuilds_its_branch() -> None:
 
 def test_what_is_not_there_is_refused_in_one_line() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    with pytest.raises(UnsmoothError, match="weights of Sequential that its numbers prove"):
+    with pytest.raises(UnsmoothError, match="weights that its numbers prove in Sequential"):
         found_wiring(block)
     with pytest.raises(UnsmoothError, match="says what it takes"):
         standard_batch(block)
