@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
-from benchmarks.site.docstrings import to_markdown
 from benchmarks.site.page import Page, chapter, facts
 from unsmooth.models import HOSTS, Host
 
@@ -23,9 +19,6 @@ def host_pages() -> list[Page]:
 
 
 def _page(host: Host) -> Page:
-    name = f"unsmooth.models.hosts.{host.name}"
-    module = import_module(name) if find_spec(name) else None
-    place = f"src/{name.replace('.', '/')}.py"
     declared = facts(
         {
             "such as": host.example,
@@ -33,8 +26,6 @@ def _page(host: Host) -> Page:
             "value weights (`explain`)": "read" if host.wiring else "not known",
             "attention maps": "seen" if host.attention_module else "not seen",
             "remedies (`apply`)": "fit" if host.wiring else "do not fit",
-            "code": f"[{place}](../../../{place})" if module else "",
         }
     )
-    text = to_markdown(module.__doc__ or "") if module else ""
-    return Page(f"reference/hosts/{host.name}.md", host.name, f"# {host.name}\n\n{text}\n\n{declared}\n")
+    return Page(f"reference/hosts/{host.name}.md", host.name, f"# {host.name}\n\n{declared}\n")

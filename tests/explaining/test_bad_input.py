@@ -230,7 +230,7 @@ def test_sizes_that_do_not_fit_leave_one_layer_out() -> None:
     assert explanation.layers[1].verdict == "undecided"
     (note,) = explanation.notes
     assert note.startswith("Layer 2: Expected")
-    assert "(8, 16)" in note
+    assert "16x16 and 8x16" in note
 
 
 class Opaque(Mixer):

@@ -21,7 +21,6 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.models import Anatomy, find_anatomy
 from unsmooth.models.host import Cross
 from unsmooth.models.wire import (
-    cross_values,
     found_attention,
     found_cross,
     found_taps,
@@ -160,13 +159,13 @@ def test_cross_attention_is_found_and_rebuilds_its_branch() -> None:
     maps = block.multihead_attn(seen["queries"], memory, memory, average_attn_weights=False)[1]
     assert isinstance(found_cross(block), Cross)
     assert found_cross(block).module == "multihead_attn"
-    rebuilt = cross_values(block).attention_output(maps, memory)
+    rebuilt = found_cross(block).values(block).attention_output(maps, memory)
     torch.testing.assert_close(rebuilt, seen["branch"], atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_not_there_is_refused_in_one_line() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    with pytest.raises(UnsmoothError, match="weights of Sequential that its numbers prove"):
+    with pytest.raises(UnsmoothError, match="weights that its numbers prove in Sequential"):
         found_wiring(block)
     with pytest.raises(UnsmoothError, match="says what it takes"):
         standard_batch(block)

@@ -242,14 +242,17 @@ def _shown(block: nn.Module, loud: bool) -> nn.Module:
     """The block itself, or a copy in which every part of it shows."""
     weights = [p for p in block.parameters() if p.dtype.is_floating_point]
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in weights)
-    odd = any(_is_one_number(p) or not bool(p.isfinite().all()) for p in weights if not p.is_meta)
+    plain = [p for p in weights if not p.is_meta and type(p) in (Tensor, nn.Parameter)]
+    odd = any(_is_one_number(p) or not bool(p.isfinite().all()) for p in plain)
     if not (half or loud or block.training or odd):
         return block
     shown = copy.deepcopy(block).eval()
     if half:
         shown = shown.float()
     with torch.no_grad():
-        for number, weight in enumerate(p for p in shown.parameters() if p.dtype.is_floating_point):
+        for number, weight in enumerate(p for p in shown.parameters() if type(p) in (Tensor, nn.Parameter)):
+            if not weight.dtype.is_floating_point:
+                continue
             weight.nan_to_num_(0.0, 0.0, 0.0)
             if _is_one_number(weight):
                 wave = torch.arange(weight.numel(), device=weight.device, dtype=torch.float64)
@@ -266,7 +269,7 @@ def _shown(block: nn.Module, loud: bool) -> nn.Module:
 
 def _is_one_number(weight: Tensor) -> bool:
     """As fresh norms, biases and gates are; a single number is one where it is too small to show."""
-    if weight.is_meta or not weight.numel():
+    if weight.is_meta or not weight.numel() or type(weight) not in (Tensor, nn.Parameter):
         return False
     first = weight.flatten()[0]
     if weight.numel() == 1:

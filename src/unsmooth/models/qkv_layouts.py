@@ -145,14 +145,6 @@ def read_values(
     )
 
 
-def read_cross_values(block: nn.Module, *, value: str, output: str, heads: Heads) -> ValueProjection:
-    """Take the weights of cross-attention out of one pre-norm block that has its projections apart.
-
-    Its values are what the other stack hands on, after that stack's last norm: no norm of this block meets them.
-    """
-    return read_values(block, value=value, output=output, layout=SEPARATE, heads=heads, place="pre", norm=None)
-
-
 def _per_query_head(x_G: Tensor, heads: Heads, kv_of_head: Tensor) -> Tensor:
     return x_G if heads.query == heads.key_value else x_G[kv_of_head]
 

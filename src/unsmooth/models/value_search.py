@@ -18,6 +18,9 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.models.block_parts import linear_weights, part
 from unsmooth.models.block_record import OF_BRANCH, MapCall, ModuleCall, Record, same
 from unsmooth.models.qkv_layouts import BY_GROUP, CONCATENATED, SEPARATE, Heads, Layout, size_of
+from unsmooth.models.stored import is_quantised
+
+QUANTISED = 5e-2
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,12 @@ def _is_linear(record: Record, call: ModuleCall) -> bool:
         return False
     made = (call.given.double() @ weight_DF.double()).reshape(call.gave.shape)
     made = made if bias_F is None else made + bias_F
-    return bool((made - call.gave).abs().max() <= OF_BRANCH * made.abs().max())
+    return bool((made - call.gave).abs().max() <= rounding(call.module) * made.abs().max())
+
+
+def rounding(module: nn.Module) -> float:
+    """What a branch may differ from the exact one by: maps whose weights are quantised may round what they read too."""
+    return QUANTISED if is_quantised(module) else OF_BRANCH
 
 
 def _as_heads(maps: Tensor, given: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

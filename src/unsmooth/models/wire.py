@@ -24,7 +24,6 @@ from unsmooth.models.hooks import uncompiled, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
-from unsmooth.models.value_projection import ValueProjection
 from unsmooth.models.walk import modules_of
 from unsmooth.models.wiring import Wiring
 
@@ -115,11 +114,6 @@ def found_cross(block: nn.Module) -> Cross:
     """The cross-attention of a block that has some."""
     found: Cross = _part(block, "cross", "cross weights")
     return found
-
-
-def cross_values(block: nn.Module) -> ValueProjection:
-    """The weights of its cross-attention."""
-    return found_cross(block).values(block)
 
 
 def _part(block: nn.Module, part: str, what: str) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.block_parts import Weights, optional, part, refuse, weight_at
+from unsmooth.models.block_parts import Weights, optional, weight_at
 from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
 from unsmooth.models.value_projection import ValueProjection
 
@@ -132,16 +132,3 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if wiring.scales[0] == 1.0:
         return values
     return replace(values, gain=wiring.scales[0] * (torch.ones_like(values.w_o[0, 0]) if gain is None else gain))
-
-
-def linear_maps(block: nn.Module, path: str) -> tuple[str, ...]:
-    """The linear maps inside the module at `path`, in the order of its parts, for MLPs that come in several kinds.
-
-    >>> mlp = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2))
-    >>> linear_maps(nn.ModuleDict({"mlp": mlp}), "mlp")
-    ('mlp.0', 'mlp.2')
-    """
-    found = [name for name, module in part(block, path).named_modules() if isinstance(module, nn.Linear)]
-    if not found:
-        raise refuse(block, f"linear maps in {path!r}", "none")
-    return tuple(f"{path}.{name}" for name in found)
