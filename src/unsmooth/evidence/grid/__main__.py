@@ -85,9 +85,9 @@ def _plan(registration: Registration, folder: Path, pieces: list[Piece], given: 
     """What there is to do, and about how long it takes."""
     members, seconds = 0, 0.0
     for piece in pieces:
-        found = read_piece(file_of(folder, piece), registration) or {"members": []}
+        found = read_piece(file_of(folder, piece), registration) or {"members": [], "starts": []}
         wanted = missing(registration, found["members"], twins_of(registration, folder, piece.width))
-        members += len(wanted)
+        members += len(wanted) + max(0, len(registration.starts()) - len(found["starts"]))
         rate = speed(found if "seconds" in found.get("made", {}) else newest(folder), given.device)
         seconds += sum(operations(registration, piece, member) for member in wanted) / rate
     return f"{registration.name} {registration.digest}: {len(pieces)} pieces, {forecast(members, seconds, crew)}"
