@@ -136,8 +136,11 @@ class _Local:
         self._idle, self._busy = list[ProcessPoolExecutor](), dict[Future[Said], ProcessPoolExecutor]()
 
     def submit(self, call: Call) -> Future[Said]:
-        spawn = multiprocessing.get_context("spawn")
-        pool = self._idle.pop() if self._idle else ProcessPoolExecutor(1, spawn)
+        if not self._idle:
+            # Ctrl-C in a terminal reaches all processes: whoever started them says when they are to stop.
+            spawn, deaf = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+            self._idle.append(ProcessPoolExecutor(1, spawn, initializer=signal.signal, initargs=deaf))
+        pool = self._idle.pop()
         future = pool.submit(call)
         self._busy[future] = pool
         return future

@@ -104,7 +104,7 @@ class Call:
 
             def tell(said: Any) -> None:
                 faulthandler.dump_traceback_later(self.crew.patience, exit=True, file=file)
-                if said is not None:
+                if said:  # else it is a sign of life
                     _tells[self.token](said)
 
             tell(None)
@@ -117,7 +117,7 @@ class Call:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM saves. Ctrl-C in a terminal reaches all processes: whoever started them says when they are to stop."""
+    """SIGTERM saves; Ctrl-C is for whoever started this process."""
     logging.getLogger(stopping.__name__).setLevel(logging.ERROR)
     wanted: dict[signal.Signals, Any] = {signal.SIGTERM: signal.default_int_handler, signal.SIGINT: signal.SIG_IGN}
     with ExitStack() as stack:

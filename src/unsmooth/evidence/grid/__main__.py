@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.evidence.grid.images import pictures
 from unsmooth.evidence.grid.judging import table, twins_of
-from unsmooth.evidence.grid.piece import file_of, missing, newest, operations, read_piece, run_piece, speed
+from unsmooth.evidence.grid.piece import file_of, missing, newest, operations, read_piece, run_piece, say, speed
 from unsmooth.evidence.grid.registration import Piece, Registration, registered
 from unsmooth.evidence.grid.verdicts import verdicts
 from unsmooth.evidence.written import write_json
@@ -85,9 +85,9 @@ def _plan(registration: Registration, folder: Path, pieces: list[Piece], given: 
     """What there is to do, and about how long it takes."""
     members, seconds = 0, 0.0
     for piece in pieces:
-        found = read_piece(file_of(folder, piece), registration) or {"members": []}
+        found = read_piece(file_of(folder, piece), registration) or {"members": [], "starts": []}
         wanted = missing(registration, found["members"], twins_of(registration, folder, piece.width))
-        members += len(wanted)
+        members += len(wanted) + max(0, len(registration.starts()) - len(found["starts"]))
         rate = speed(found if "seconds" in found.get("made", {}) else newest(folder), given.device)
         seconds += sum(operations(registration, piece, member) for member in wanted) / rate
     return f"{registration.name} {registration.digest}: {len(pieces)} pieces, {forecast(members, seconds, crew)}"
@@ -117,7 +117,7 @@ def _run(registration: Registration, folder: Path, pieces: list[Piece], given: a
             yield Job(piece.name, partial(_run_piece, given.attention, work), partial(whole.__setitem__, piece))
 
     # Whoever is trained longer is so by what shallow twins reached: all of them come first.
-    with Driver(folder, crew, Deadline.read(given.total_budget), _print) as driver:
+    with Driver(folder, crew, Deadline.read(given.total_budget), say) as driver:
         for longer in (False, True) if given.longer else (False,):
             driver.hand_out(partial(jobs, longer))
     print(json.dumps({"pieces": len(whole), "done": sum(whole.values())}))
@@ -129,12 +129,8 @@ def _run_piece(attention: str, work: Callable[..., bool], deadline: Deadline, te
         return work(deadline=deadline, tell=tell)
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
 def _printed() -> AbstractContextManager[Tell]:
-    return nullcontext(_print)
+    return nullcontext(say)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,12 @@ _KEPT = 34
 Tell = Callable[[str], object]
 
 
+def say(line: str) -> None:
+    """Print a line, where there is anything in it."""
+    if line:
+        print(line, flush=True)
+
+
 def run_piece(
     folder: Path,
     piece: Piece,
@@ -56,7 +62,7 @@ def run_piece(
     at_a_time: int | None = None,
     deadline: Deadline | None = None,
     twins: Mapping[float | str, float] | None = None,
-    tell: Tell = print,
+    tell: Tell = say,
 ) -> bool:
     """Train the members of a piece that its file does not have yet.
 
@@ -70,7 +76,7 @@ def run_piece(
         deadline: What would not be done by then is left for another time.
         twins: Gain to loss of the shallow pre-norm twin, with which skill is worked out; without, no configuration is
             trained longer.
-        tell: Called with lines of progress.
+        tell: Called with lines of progress, and at every step with an empty one, as a sign of life.
 
     Returns:
         Whether the piece is done.
@@ -298,7 +304,12 @@ def _run(
     if family.knobs is not None:
         ensemble.scale_rates(family.knobs.rates(ensemble.names, piece.depth))
     rows: list[dict[str, Any]] = [asdict(member) for member in group]
-    batches = samples.batches([member.seed for member in group], group[0].steps, settings, device)
+    drawn = samples.batches([member.seed for member in group], group[0].steps, settings, device)
+
+    def batches(step: Tensor) -> tuple[Tensor, Tensor]:
+        tell("")
+        return drawn(step)
+
     inputs, labels = samples.probe(PROBE, device)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     rates = torch.tensor([member.rate for member in group], dtype=torch.float64)
