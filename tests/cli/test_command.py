@@ -356,12 +356,3 @@ def test_a_model_that_reads_text_is_not_asked_for_an_image_processor(bert_folder
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     assert run(["scan", str(bert_folder), str(tmp_path / "a.png")]) == 2
     assert "Expected texts, which this model reads but got images." in capsys.readouterr().err
-
-
-def test_an_interrupt_before_anything_is_done_is_said(monkeypatch, capsys):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("unsmooth.training.data.listing.listed", interrupted)
-    assert run(["data", "ls"]) == 130
-    assert capsys.readouterr().err == "unsmooth: Interrupted.\n"

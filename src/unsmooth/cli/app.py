@@ -84,9 +84,6 @@ def run(words: list[str]) -> int:
         with _plugins_told_in_one_line():
             code = _command()(args=words, standalone_mode=False, prog_name="unsmooth")
     except typer.Exit as stop:
-        # Newer versions of typer make an exit of Ctrl-C, without a word.
-        if isinstance(stop.__cause__, KeyboardInterrupt):
-            return _tell("Interrupted.", EXIT_INTERRUPTED, debug)
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _tell("Interrupted.", EXIT_INTERRUPTED, debug)
