@@ -155,14 +155,19 @@ def check_pickle(path: Path) -> None:
         UnsmoothError: It is no regular file, or is packed.
     """
     with open_file(path) as file:
-        if not zipfile.is_zipfile(file):
-            return  # torch's older form, which cannot be packed
-        size = file.seek(0, 2)
-        try:
-            with zipfile.ZipFile(Careful(file)) as archive:
-                whole = sum(part.file_size for part in archive.infolist())
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
-            raise expected(f"a whole file of torch's at {str(path)!r}", "a damaged one", _AGAIN) from None
+        check_unpacked(file, path)
+
+
+def check_unpacked(file: IO[bytes], path: Path) -> None:
+    """The same of a file that is open, or of a part of it."""
+    if not zipfile.is_zipfile(file):
+        return  # torch's older form, which cannot be packed
+    size = file.seek(0, 2)
+    try:
+        with zipfile.ZipFile(Careful(file)) as archive:
+            whole = sum(part.file_size for part in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
+        raise expected(f"a whole file of torch's at {str(path)!r}", "a damaged one", _AGAIN) from None
     if whole > size:
         raise expected(f"at most {size:,} bytes in {str(path)!r}", f"{whole:,} once unpacked", "a safetensors copy")
 

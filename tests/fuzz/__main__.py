@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tries", type=int, default=None, help="of each part, at most")
     parser.add_argument("--first", action="store_true", help="end each part at its first finding")
-    parser.add_argument("--out", type=Path, help="write what was tried and found to this JSON file")
+    parser.add_argument("--out", type=Path, help="write what was tried and found into this JSON file")
     parser.add_argument("--only", choices=sorted(parts()), action="append")
     given = parser.parse_args(words)
     wrong, told = 0, {}
@@ -49,10 +49,11 @@ def main(words: list[str]) -> int:
             print(f"  {reader}: {tries:,} tries, {past / max(tries, 1):.0%} past the first check")
         print("\n".join(outcome.findings), flush=True)
         wrong += len(outcome.findings)
-        told[name] = {**asdict(outcome), "seconds": round(time.monotonic() - begun)}
+        told[name] = {"seed": given.seed, **asdict(outcome), "seconds": round(time.monotonic() - begun)}
     if given.out:
         versions = {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()}
-        write_whole(given.out, json.dumps({"seed": given.seed, "versions": versions, "parts": told}, indent=1) + "\n")
+        before = json.loads(given.out.read_text())["parts"] if given.out.exists() else {}
+        write_whole(given.out, json.dumps({"versions": versions, "parts": before | told}, indent=1) + "\n")
     return int(wrong > 0)
 
 

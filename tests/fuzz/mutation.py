@@ -7,6 +7,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -68,7 +69,8 @@ def change_json(random: Random, content: Any) -> Any:
         kind = random.random()
         if kind < 0.1:  # what stands in two places of one kind, exchanged
             other, place = random.choice(alike)
-            home[key], other[place] = other[place], home[key]
+            # Copies: one may lie in the other, which would then hold itself.
+            home[key], other[place] = deepcopy(other[place]), deepcopy(home[key])
         elif kind < 0.5:
             home[key] = _alike(random, home[key], known)
         else:

@@ -218,6 +218,49 @@ def _use_run(folder: Path, random: Random) -> None:
     place.sweep()
 
 
+_KEPT = {"model/weight": (3, 2), "model/bias": (3,), "clocks/step": ()}
+
+
+def _write_shards(folder: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    state = {name: torch.ones(shape) for name, shape in _KEPT.items()}
+    save(state, storage_writer=FileSystemWriter(folder, sync_files=False), no_dist=True)
+    (folder / "about.json").write_text('{"seconds": 1.5, "said": []}')
+
+
+def _change_shards(random: Random, folder: Path) -> Path:
+    """Bytes of a file; more often numbers and names of the description, which is a pickle that is whole."""
+    path = folder / ".metadata"
+    if random.random() < 0.4:
+        return mutate(random, random.choice(sorted(folder.iterdir())))
+    metadata = pickle.loads(path.read_bytes())
+    place = random.choice(list(metadata.storage_data.values()))
+    kept = random.choice(list(metadata.state_dict_metadata.values()))
+    number = random.choice((0, -1, 7, 300, 10**6, 10**9, 2**62, 2**70, "a", None))
+    size = torch.Size(random.choice(((0,), (3,), (3, 2), (10**6, 10**6), (2**40,), (1,) * 20)))
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: setattr(place, random.choice(("offset", "length")), number),
+        lambda: setattr(place, "relative_path", random.choice(("../outside/a/about.json", "/etc/passwd", ".", 7))),
+        lambda: setattr(place, "transform_descriptors", random.choice((["zstd"], ["a"], 7))),
+        lambda: setattr(kept, "size", random.choice((size, number))),
+        lambda: setattr(random.choice(kept.chunks), random.choice(("offsets", "sizes")), size),
+        lambda: setattr(metadata, random.choice(("storage_data", "state_dict_metadata", "planner_data")), number),
+        lambda: metadata.state_dict_metadata.pop(next(iter(metadata.state_dict_metadata))),
+        lambda: setattr(metadata, "storage_meta", print),
+    )
+    random.choice(changes)()
+    path.write_bytes(pickle.dumps(metadata))
+    return path
+
+
+def _use_shards(folder: Path, random: Random) -> None:
+    from unsmooth.training.shards import read_shards
+
+    read_shards({name: torch.zeros(shape) for name, shape in _KEPT.items()}, folder, alone=True)
+
+
 def _write_monitor(folder: Path) -> None:
     from tests.monitor.training import make, train
 
@@ -549,6 +592,7 @@ SPECIMENS: Mapping[str, Specimen] = {
         Specimen("nested", _write_nested, _use_checkpoint, change_one, 2),
         Specimen("gguf", _write_gguf, _use_checkpoint, change_one, 2),
         Specimen("run", _write_run, _use_run, change_one, 4),
+        Specimen("shards", _write_shards, _use_shards, _change_shards),
         Specimen("monitor", _write_monitor, _use_monitor, change_one),
         Specimen("posthoc", _write_posthoc, _use_posthoc, change_one),
         Specimen("evidence", _write_evidence, _use_evidence, change_one),

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.__main__ import parts
 from tests.fuzz.outcome import Outcome
 
-SECONDS = {"readers": 60.0, "functionals": 15.0}
+SECONDS = {"readers": 30.0, "functionals": 15.0}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or not os.path.exists("/proc/self/clear_refs"), reason="tries are forked")

@@ -263,6 +263,8 @@ def test_loaders_with_labels_and_max_batches():
         ({"tokens": "contents"}, "Did you mean 'content'"),
         ({"max_batches": 0}, "max_batches of at least 1"),
         ({"batch_size": 0}, "batch_size of at least 1"),
+        ({"batch_size": "16"}, "batch_size of at least 1 but got '16'"),
+        ({"max_batches": True}, "max_batches of at least 1 but got True"),
         ({"blocks": "layer.*"}, "'layers.*'"),
     ],
 )

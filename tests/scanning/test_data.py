@@ -380,6 +380,8 @@ def test_tables_of_tables(bert, texts):
 
 def test_a_table_by_columns_is_read_slice_by_slice(bert, texts):
     np.testing.assert_array_equal(means(bert, Columns(texts), batch_size=2), means(bert, texts, batch_size=2))
+    with pytest.raises(UnsmoothError, match="a text in every row but got broken text in row 3"):
+        unsmooth.scan(bert, [*texts[:3], "half a pair \ud800"], progress=False)
     with pytest.raises(UnsmoothError, match="a text in every row but got NoneType in row 3"):
         unsmooth.scan(bert, Columns([*texts[:3], None]), batch_size=2, progress=False)
 

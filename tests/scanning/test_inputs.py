@@ -111,6 +111,8 @@ def test_ids_and_lengths_are_told_before_the_model_is_called():
         ({"input_ids": ids, "attention_mask": torch.ones(1, 9)}, r"attention_mask for input_ids .*\(1, 9\)"),
         ({"input_ids": ids, "token_type_ids": torch.ones(2, 8)}, "token_type_ids for input_ids"),
         ({"input_ids": ids, "token_mask": torch.ones(2, 8)}, "token_mask for input_ids"),
+        ({"input_ids": ids, "token_type_ids": ids * 0 + 2}, "token_type_ids from 0 to 1, .* but got 2"),
+        ({"input_ids": ids, "position_ids": ids * 0 + 16}, "position_ids from 0 to 15, .* but got 16"),
         (
             {"inputs_embeds": torch.randn(2, 9, 16), "attention_mask": torch.ones(2, 8)},
             "attention_mask for inputs_embeds",
@@ -144,6 +146,13 @@ def test_what_reads_images_is_told_of_text():
             match=r"(as ViTModel reads images but got 'input_ids'|images, which this model reads but got texts)",
         ):
             unsmooth.scan(model, data, progress=False)
+
+
+def test_what_a_model_says_of_a_batch_is_one_line_with_its_cause():
+    with pytest.raises(UnsmoothError, match=r"that ViTModel can be called with but got its ValueError: .*9\*9") as told:
+        unsmooth.scan(tiny("ViT", **IMAGES), torch.randn(2, 3, 9, 9), progress=False)
+    assert isinstance(told.value.__cause__, ValueError)
+    assert "\n" not in str(told.value)
 
 
 def test_networks_that_are_handed_one_tensor_are_told_alike():

@@ -68,6 +68,9 @@ def scan_of(
         # Two hundredths of the larger end for what has a scale of its own.
         ("mean_distance", (0.004, 0.002), (-0.002, 0.001), "Tokens grow more alike"),
         ("mean_distance", (400.0, 401.0), (1.0, 0.5), "Tokens stay about as alike"),
+        # Rounding of float32 makes 6e-16 of it at both ends, or at one.
+        ("token_diversity", (3e-16, 5e-15), (4.7e-15, 1e-16), "Down to the rounding of activations"),
+        ("token_diversity", (0.5, 5e-15), (-0.5, 0.1), "Tokens grow more alike"),
         ("mean_distance", (400.0, 440.0), (40.0, 0.5), "Tokens grow less alike"),
     ],
 )

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import typer
@@ -81,7 +82,7 @@ def run(words: list[str]) -> int:
     debug = "--debug" in words
     try:
         with _plugins_told_in_one_line():
-            code = app(args=words, standalone_mode=False, prog_name="unsmooth")
+            code = _command()(args=words, standalone_mode=False, prog_name="unsmooth")
     except typer.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -92,6 +93,11 @@ def run(words: list[str]) -> int:
         message = _one_line(error)
         return _tell(message, EXIT_BAD_INPUT, debug) if message else EXIT_BAD_INPUT
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command() -> Any:
+    return typer.main.get_command(app)
 
 
 @contextmanager

@@ -42,18 +42,6 @@ class Site:
         """Width of the stream."""
         return int(self.output_matrix().shape[1])
 
-    def value_matrix(self) -> Tensor:
-        """The value weights (dim, key/value heads · head dim) as tokens meet them; shares memory with the model.
-
-        Where the layout allows no view of that shape (values fused head by head) it is (dim, heads, head dim) flat.
-        """
-        return self.wiring.layout.values(self._value_weight(), self.wiring.heads).flatten(1)
-
-    def write_value_matrix(self, weight_DM: Tensor) -> None:
-        """Put value weights in their place, whatever they are fused with."""
-        place_DKE = self.value_places()
-        place_DKE.copy_(weight_DM.reshape(place_DKE.shape))
-
     def value_places(self) -> Tensor:
         """Where the value weights are, (dim, key/value heads, head dim), to be written to."""
         return self.wiring.layout.values(self._value_weight().data, self.wiring.heads)

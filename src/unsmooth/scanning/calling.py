@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.hooks import ForAllThreads
 from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts import not_padding
+from unsmooth.models.origin import unwrapped
 from unsmooth.models.spread import home_of, is_offloaded, is_sharded, is_spread, sharded_as_before
 from unsmooth.models.walk import modules_of
 from unsmooth.scanning.data import KINDS, RawBatch, is_whole
@@ -156,7 +157,8 @@ def call(model: nn.Module, inputs: RawBatch) -> None:
     dtypes = (one.dtype for one in model.parameters() if one.is_floating_point() and one.element_size() > 1)
     dtype = next(dtypes, None)
     if isinstance(inputs, Tensor):
-        model(_in_precision(inputs, dtype))
+        with _refusals_told(model):
+            model(_in_precision(inputs, dtype))
         return
     accepted = taken(model)
     # A tokenizer may return more than its model takes (token_type_ids for MPNet).
@@ -164,7 +166,21 @@ def call(model: nn.Module, inputs: RawBatch) -> None:
     # Not by the model's configuration, which another thread may be generating by.
     uncached = {"use_cache": False} if "use_cache" in accepted else {}
     given = {key: _in_precision(value, dtype) for key, value in inputs.items() if key not in left_out}
-    model(**(uncached | given))
+    with _refusals_told(model):
+        model(**(uncached | given))
+
+
+@contextmanager
+def _refusals_told(model: nn.Module) -> Iterator[None]:
+    """What a model says of a batch that it does not take, in one line; any other error is its own."""
+    try:
+        yield
+    except UnsmoothError:
+        raise
+    except (ValueError, IndexError) as error:
+        said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        wanted = f"a batch that {type(unwrapped(model)).__name__} can be called with"
+        raise expected(wanted, f"its {type(error).__name__}: {said}", "the sizes and ids it was made for") from error
 
 
 def _in_precision(value: Any, dtype: torch.dtype | None) -> Any:

@@ -177,6 +177,10 @@ class Reading:
                 self._check_ids(field, given[field])
             if field in given and given[field].ndim > 1 and "position_ids" not in given:
                 self._check_length(field, given[field].shape[1])
+        for field, rows in self._other_tables().items():
+            if field in given and given[field].numel() and not 0 <= (most := int(given[field].max())) < rows:
+                hint = "leaving it out: the model makes its own"
+                raise expected(f"{field} from 0 to {rows - 1}, those that {self.name} knows,", most, hint)
         _check_masks(fields, given)
 
     def _check_kind(self, fields: Mapping[str, Any]) -> None:
@@ -198,6 +202,14 @@ class Reading:
                 got = f"{field} with {least if least < 0 else most}"
                 hint = "the tokenizer that belongs to the model"
                 raise expected(f"token ids from 0 to {tables.words - 1}, the words that {self.name} knows,", got, hint)
+
+    def _other_tables(self) -> dict[str, int]:
+        """How many vectors there are for what tells tokens apart beside their words."""
+        config: Any = getattr(self.core, "config", None)
+        # Places that are computed know no end.
+        places = _configured(config) if self.tables.places else None
+        rows = {"token_type_ids": getattr(config, "type_vocab_size", 0), "position_ids": places}
+        return {field: size for field, size in rows.items() if isinstance(size, int) and size > 0}
 
     def _check_length(self, field: str, tokens: int) -> None:
         places = self.by_field.get(field.replace("inputs_embeds", "input_ids"), self.tables).places

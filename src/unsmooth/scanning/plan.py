@@ -101,7 +101,7 @@ def check_tokens(tokens: str) -> TokenChoice:
 
 
 def check_at_least_one(name: str, value: int | None) -> int | None:
-    """A positive number, or None."""
-    if value is not None and value < 1:
-        raise expected(f"{name} of at least 1", value, f"{name}=16")
+    """A positive whole number, or None."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise expected(f"{name} of at least 1", repr(value)[:80], f"{name}=16")
     return value

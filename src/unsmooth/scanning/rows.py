@@ -125,6 +125,11 @@ def _is_image(item: Any) -> bool:
     return pixels or isinstance(item, Path) or type(item).__module__.startswith("PIL.")
 
 
+def _is_text(item: Any) -> bool:
+    """Whether it is one that a tokenizer reads: half of a surrogate pair is no letter."""
+    return isinstance(item, str) and (item.isascii() or item == item.encode("utf-8", "ignore").decode("utf-8"))
+
+
 @dataclass(frozen=True)
 class Encoding:
     """How rows become a batch.
@@ -149,7 +154,8 @@ class Encoding:
         for number, value in enumerate(picked, start):
             if not self.fits(value):
                 what = {"texts": "a text", "images": "an image"}.get(self.kind, "numbers")
-                got = f"{type(value).__name__} in row {number} (counted from 0)"
+                kind = "broken text" if isinstance(value, str) else type(value).__name__
+                got = f"{kind} in row {number} (counted from 0)"
                 raise expected(f"{what} in every row", got, "leaving out rows without")
         return picked
 
@@ -164,7 +170,7 @@ def encoding_of(row: Any, how: Preprocessing) -> Encoding:
     value = pick(row)
     if isinstance(value, str):
         details = {**details, "max_length": how.length}
-        return Encoding("texts", pick, lambda one: isinstance(one, str), _tokenizing(how), details)
+        return Encoding("texts", pick, _is_text, _tokenizing(how), details)
     if _is_image(value):
         return Encoding("images", pick, _is_image, _imaging(how), details)
     return Encoding(

@@ -19,7 +19,7 @@ For metrics that rise as tokens become alike, which are similarities of at most 
 DIRECTION = (
     f"told where the 95 % interval of the change leaves out 0 and the change is at least {LEAST_EFFECT:g}, of the "
     "larger end for metrics that fall as tokens become alike; none from one sequence, none where activations were NaN "
-    "or Inf"
+    "or Inf, and none between two ends that are down to the rounding of activations"
 )
 CUT_NOTED = 0.1
 """The share of all tokens beyond which the sentence says that texts were cut."""
@@ -45,9 +45,9 @@ def direction_of(card: MetricCard, first: Row, last: Row, change: Change) -> Dir
     Returns:
         "more" or "less" for a change that is clear and at least `LEAST_EFFECT`; "same" where the whole interval of
         the change is within that; else "open". None where nothing can be told: from one sequence, without
-        intervals, or where it is not settled which way the metric moves.
+        intervals, where both ends are down to rounding, or where it is not settled which way the metric moves.
     """
-    if card.rises_when_alike is None:
+    if card.rises_when_alike is None or _are_rounding(card, first, last):
         return None
     scale = max(abs(first.mean), abs(last.mean), 1.0 if card.rises_when_alike else 0.0)
     least = LEAST_EFFECT * scale
@@ -102,10 +102,16 @@ def _curve(scan: Scan, metric: str, site: str | None = None) -> tuple[list[Row],
     return [row for row in scan.rows if row.metric == metric and row.site == site and row.sequences], site
 
 
+def _are_rounding(card: MetricCard, first: Row, last: Row) -> bool:
+    return card.is_rounding(first.mean) and card.is_rounding(last.mean)
+
+
 def _head(card: MetricCard, first: Row, last: Row, change: Change) -> str:
     found = direction_of(card, first, last, change)
     if max(first.sequences, last.sequences) < 2:
         return f"From one {card.unit}, which tells no direction: "
+    if _are_rounding(card, first, last):
+        return "Down to the rounding of activations, which tells no direction: "
     return f"{_WORDS[found]}: " if found else ""
 
 

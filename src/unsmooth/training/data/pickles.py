@@ -1,38 +1,45 @@
-"""CIFAR's archive of Python pickles, read without running what a pickle can run.
+"""Python pickles, read without running what a pickle can run, and CIFAR's archive of them.
 
-Unpickling calls whatever the file names. These files need numpy's arrays and nothing else: nothing else is looked up.
+Unpickling calls whatever the file names: here, nothing but what is listed is looked up.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy
 
 from unsmooth.errors import expected
 from unsmooth.files import open_file
 
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
+_REBUILD: Any = numpy.empty(0).__reduce__()[0]
+_ARRAYS = {
+    ("numpy.core.multiarray", "_reconstruct"): _REBUILD,  # its place in older versions
+    ("numpy._core.multiarray", "_reconstruct"): _REBUILD,
+    ("numpy", "ndarray"): numpy.ndarray,
+    ("numpy", "dtype"): numpy.dtype,
+    ("_codecs", "encode"): codecs.encode,
 }
 
 
 # In Python: that of C makes a table as long as the largest number that the file names.
-class _ArraysOnly(pickle._Unpickler):
+class Unpickler(pickle._Unpickler):
+    """Reads a pickle that asks for nothing but what is listed, by module and name."""
+
+    def __init__(self, file: IO[bytes], known: Mapping[tuple[str, str], Any], **options: Any) -> None:
+        super().__init__(file, **options)
+        self._known = known
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
+        """One of those listed."""
+        if (module, name) not in self._known:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        if name == "_reconstruct":
-            # Its old place warns in newer versions of numpy.
-            module = "numpy._core.multiarray"
-        return super().find_class(module, name)
+        return self._known[module, name]
 
 
 def read_pickled_images(path: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
@@ -40,7 +47,7 @@ def read_pickled_images(path: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            content = _ArraysOnly(file, encoding="bytes").load()
+            content = Unpickler(file, _ARRAYS, encoding="bytes").load()
         labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
         images = content[b"data"]
         if (
