@@ -90,7 +90,9 @@ class Maker:
             kinds = torch.zeros_like(ids)
             kinds[ids == image] = 1
             batch["mm_token_type_ids"] = kinds
-        if "bbox" in self.fields:
+        if "bbox" in self.fields and self.config.model_type == "bros":
+            batch["bbox"] = torch.rand(SEQUENCES, width, 8, generator=self.random)
+        elif "bbox" in self.fields:
             low = torch.randint(0, 50, (SEQUENCES, width, 2), generator=self.random)
             batch["bbox"] = torch.cat([low, low + torch.randint(1, 49, low.shape, generator=self.random)], -1)
         return batch
@@ -169,7 +171,8 @@ class Maker:
     def sound(self) -> Iterator[Batch]:
         """Samples or features of sound."""
         bins = look_up(self.config, "num_mel_bins", "feature_size", "n_mels", "input_dim", "num_mel_filters",
-                       "feature_projection_input_dim", "input_feat_size", "input_channels", default=16)  # fmt: skip
+                       "feature_projection_input_dim", "input_feat_size", "input_feat_per_channel",
+                       "input_channels", default=16)  # fmt: skip
         limit = look_up(self.config, "max_source_positions", default=None)
         length = 2 * limit if limit else FRAMES
         for name in ("input_features", "audio_features", "input_values", "audio_values", "audio_input_features"):
@@ -207,7 +210,9 @@ class Maker:
     def proposals(self) -> Iterator[list[Callable[[], Batch]]]:
         """What to hand in, the fullest first, as makers of parts that go together."""
         has_text = "input_ids" in self.fields
-        has_pixels = any(one in self.fields for one in ("pixel_values", "image_pixel_values"))
+        has_pixels = any(one in self.fields for one in ("pixel_values", "image_pixel_values")) or (
+            "pixel_values_videos" in self.fields and not has_text
+        )
         packed = "grid_thw" in self.fields
         has_sound = any(one in self.fields for one in ("input_features", "input_values", "audio_input_features", "audio_values"))
         words = [self.text, self.decoder] if has_text else [self.decoder]

@@ -5,14 +5,171 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.census.batches import Batch, Maker
+import torch
+
+from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, look_up, parts_of
+
+_SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
+_SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+_WIDE = {"hidden_size": 64}
 
 # Fields of configurations said by hand, by model type.
-FIELDS: dict[str, dict[str, Any]] = {}
+FIELDS: dict[str, dict[str, Any]] = {
+    "autoformer": _SERIES,
+    "bamba": {"attn_layer_indices": [1]},
+    "bridgetower": {**_WIDE, "text_config": _WIDE, "vision_config": _WIDE},
+    "bridgetower_vision_model": _WIDE,
+    "chameleon": {"vocabulary_map": {"<image>": 21}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "emu3": {"vocabulary_map": {"<image>": 21}},
+    "esm": {"vocab_size": 128, "pad_token_id": 1, "mask_token_id": 32},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm4v_moe": {"text_config": {"head_dim": 16}},
+    "glm4v_moe_text": {"head_dim": 16},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 4},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "informer": _SERIES,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "paddleocr_vl": {"text_config": {"rope_parameters": _SECTIONS}},
+    "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
+    "reformer": {"axial_pos_embds_dim": [8, 24], "axial_pos_shape": [4, 8], "attn_layers": ["local", "lsh"]},
+    "speech_to_text": {"conv_channels": 32},
+    "step3p5": {"sliding_window": 8},
+    "time_series_transformer": _SERIES,
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
+}
 # The class to build, where the first one is not it.
-CLASSES: dict[str, str] = {}
+CLASSES: dict[str, str] = {
+    "pop2piano": "Pop2PianoForConditionalGeneration",
+    "rag": "none",
+}
+
+
+def _series(maker: Maker) -> Batch:
+    past = 14 + 2
+    return {
+        "past_values": maker.normal(SEQUENCES, past).abs(),
+        "past_time_features": maker.normal(SEQUENCES, past, 1),
+        "past_observed_mask": torch.ones(SEQUENCES, past),
+        "future_values": maker.normal(SEQUENCES, 4).abs(),
+        "future_time_features": maker.normal(SEQUENCES, 4, 1),
+    }
+
+
+def _past_values(maker: Maker) -> Batch:
+    config = maker.config
+    length = getattr(config, "context_length", 32)
+    channels = getattr(config, "num_input_channels", None)
+    shape = (SEQUENCES, length, channels) if channels else (SEQUENCES, length)
+    batch: Batch = {"past_values": maker.normal(*shape)}
+    if "past_values_padding" in maker.fields:
+        batch["past_values_padding"] = torch.zeros(SEQUENCES, length, dtype=torch.long)
+    if "freq" in maker.fields:
+        batch["freq"] = torch.zeros(SEQUENCES, 1, dtype=torch.long)
+    return batch
+
+
+def _flattened(maker: Maker) -> Batch:
+    width = 3 * 16 * 16 if "vision" not in maker.config.model_type else None
+    vision = next(one for one in parts_of(maker.config) if hasattr(one, "patch_embed_hidden_size"))
+    patch = getattr(vision, "patch_size", 16)
+    width = 3 * patch * patch
+    patches = torch.cat([torch.ones(SEQUENCES, 12, 2), maker.normal(SEQUENCES, 12, width)], -1)
+    places = torch.arange(12)
+    patches[:, :, 0], patches[:, :, 1] = (places // 4 + 1).float(), (places % 4 + 1).float()
+    return {"flattened_patches": patches, "attention_mask": maker.mask(12).float(), **maker.decoder()}
+
+
+def _lxmert(maker: Maker) -> Batch:
+    return {**maker.text(), "visual_feats": maker.normal(SEQUENCES, 5, maker.config.visual_feat_dim),
+            "visual_pos": maker.normal(SEQUENCES, 5, 4).sigmoid()}  # fmt: skip
+
+
+def _decisions(maker: Maker) -> Batch:
+    config = maker.config
+    return {
+        "states": maker.normal(SEQUENCES, 6, config.state_dim), "actions": maker.normal(SEQUENCES, 6, config.act_dim),
+        "rewards": maker.normal(SEQUENCES, 6, 1), "returns_to_go": maker.normal(SEQUENCES, 6, 1),
+        "timesteps": torch.arange(6).repeat(SEQUENCES, 1), "attention_mask": torch.ones(SEQUENCES, 6, dtype=torch.long),
+    }  # fmt: skip
+
+
+def _codebooks(maker: Maker) -> Batch:
+    codebooks = look_up(maker.config, "num_codebooks", default=4)
+    ids = torch.randint(0, 15, (SEQUENCES * codebooks, DECODER_TOKENS), generator=maker.random)
+    return {**maker.text(), "decoder_input_ids": ids}
+
+
+def _with_qformer(maker: Maker) -> Batch:
+    token = look_up(maker.config, "image_token_index", "image_token_id", "video_token_index", default=21)
+    queries = look_up(maker.config, "num_query_tokens", default=6)
+    frames = 4 if "video" in maker.config.model_type else 0
+    maker.placed = {token: queries * max(frames, 1)}
+    batch = maker.text()
+    if "qformer_input_ids" in maker.fields:
+        batch["qformer_input_ids"] = maker.ids(5)
+        batch["qformer_attention_mask"] = maker.mask(5)
+    size = maker.image_size()
+    shape = (SEQUENCES, frames, 3, *size) if frames else (SEQUENCES, 3, *size)
+    return {**batch, "pixel_values": maker.normal(*shape)}
+
+
+def _kosmos(maker: Maker) -> Batch:
+    latents = look_up(maker.config, "latent_query_num", default=64)
+    width = latents + maker.tokens
+    where = torch.zeros(SEQUENCES, width, dtype=torch.long)
+    where[:, 1 : 1 + latents] = 1
+    return {"pixel_values": maker.normal(SEQUENCES, 3, *maker.image_size()), "input_ids": maker.ids(width),
+            "attention_mask": maker.mask(width), "image_embeds_position_mask": where}  # fmt: skip
+
+
+def _idefics(maker: Maker) -> Batch:
+    text = maker.text()
+    return {**text, "pixel_values": maker.normal(SEQUENCES, 1, 3, *maker.image_size()),
+            "image_attention_mask": torch.ones(SEQUENCES, text["input_ids"].shape[1], 1, dtype=torch.long)}  # fmt: skip
+
+
+def _states(maker: Maker) -> Batch:
+    width = look_up(maker.config, "encoder_hidden_size", default=32)
+    own = look_up(maker.config, "hidden_size", default=32)
+    return {"query_embeds": maker.normal(SEQUENCES, 6, own), "encoder_hidden_states": maker.normal(SEQUENCES, 9, width)}
+
+
+def _two_pictures(maker: Maker) -> Batch:
+    return {"pixel_values": maker.normal(SEQUENCES, 2, 3, 64, 64)}
+
+
 # Batches made by hand.
-BATCHES: dict[str, Callable[[Maker], Batch]] = {}
+BATCHES: dict[str, Callable[[Maker], Batch]] = {
+    "autoformer": _series,
+    "blip-2": _with_qformer,
+    "blip_2_qformer": _states,
+    "decision_transformer": _decisions,
+    "idefics": _idefics,
+    "informer": _series,
+    "instructblip": _with_qformer,
+    "instructblip_qformer": _states,
+    "instructblipvideo": _with_qformer,
+    "instructblipvideo_qformer": _states,
+    "kosmos-2": _kosmos,
+    "lightglue": _two_pictures,
+    "lxmert": _lxmert,
+    "musicgen": _codebooks,
+    "musicgen_melody": _codebooks,
+    "patchtsmixer": _past_values,
+    "patchtst": _past_values,
+    "pix2struct": _flattened,
+    "pix2struct_vision_model": _flattened,
+    "superglue": _two_pictures,
+    "time_series_transformer": _series,
+    "timesfm": _past_values,
+    "timesfm2_5": _past_values,
+}
 
 
 def names() -> list[str]:

@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
      r"(decoder|encoder|text|pooling|qformer|mask_decoder|predictor|vision|visual|patcher|detr|generator|dit)"
      r"_num(_hidden)?_layers|num_perceiver_layers|num_(hidden|attention)_(layers|blocks)_?.*|depths?|perceiver_depth"
      , _exactly(LAYERS)),
+    (r"mamba_n_heads|mamba_num_heads|mamba_heads", _exactly(8)),
     (r"first_k_dense_replace|num_dense_layers|decoder_sparse_step|moe_layer_start_index", _at_most(1)),
     (r"(num_|n_)?(routed_|local_|moe_|fine_)?(num_)?experts", _exactly(4)),
     (r"(num_experts_per_tok|moe_topk|moe_top_?k|num_experts_per_token|top_k_experts|moe_k|top_k)", _exactly(2)),
@@ -51,19 +52,20 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"patch_size", lambda value: value if value <= 4 else PATCH),
     (r"(max_source_positions|max_target_positions)", _at_most(64)),
     (r"max_position_embeddings|n_positions|max_2d_position_embeddings|max_.*positions?|max_seq_len(gth)?", _at_most(256)),
-    (r"(sliding_window|attention_chunk_size|local_attention|attention_window|window_size)", _at_most(8)),
+    (r"window_size", lambda value: 32 if value >= 64 else min(value, 8)),
+    (r"upsample_groups", _at_most(WIDTH)),
+    (r"(sliding_window|attention_chunk_size|local_attention|attention_window)", _at_most(8)),
     (r"num_queries|num_query_tokens|.*num_latents|num_object_queries", _at_most(6)),
     (r"num_mel_bins|feature_size|n_mels|num_mel_filters", _at_most(16)),
     (r".*codebook_size|.*codebook_dim|num_embeddings", _at_most(16)),
     (r"mamba_d_state|state_size|ssm_state_size|d_state", _at_most(8)),
-    (r"mamba_n_heads|mamba_num_heads", _exactly(8)),
     (r"mamba_chunk_size|chunk_length|lsh_attn_chunk_length|local_attn_chunk_length", _exactly(8)),
     (r"(num_)?(conv_pos_embedding_groups|groups)", _at_most(4)),
     (r"num_conv_pos_embeddings", _at_most(5)),
     (r"query_pre_attn_scalar", _exactly(HEAD_DIM)),
     (r".*(hidden_size|hidden_dim|embed_dim|embedding_size|embedding_dim|d_model|d_embed|n_embd|projection_dim|out_hidden_size"
      r"|output_dim|output_size|hidden_dimension|encoder_dim|feature_dim|_width|fusion_dim|latent_dim|hidden_channels"
-     r"|projection_size|pooler_output_size|channels_dim|dim_model|model_dim|lru_width|text_dim|vision_dim|model_size"
+     r"|projection_size|output_channels|mask_input_channels|pooler_output_size|channels_dim|dim_model|model_dim|lru_width|text_dim|vision_dim|model_size"
      r"|hidden_sizes|projector_dim|xvector_output_dim|conv_hidden|context_dim)", _at_most(WIDTH)),
     (r"dim|width|lru_width|q_dim|kv_dim|hidden_size.*", _at_most(WIDTH)),
 )  # fmt: skip
@@ -117,11 +119,12 @@ def is_token(field: str) -> bool:
 
 def _layers_kept(default: Any) -> tuple[int | None, list[int]]:
     """How many layers a configuration has, and which of them stand for all kinds that it mixes."""
+    wanted = inspect.signature(type(default).__init__).parameters
     count = next(
         (
             value
             for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-            if isinstance(value := getattr(default, name, None), int)
+            if name in wanted and isinstance(value := _held(default, name), int)
         ),
         None,
     )
@@ -130,7 +133,7 @@ def _layers_kept(default: Any) -> tuple[int | None, list[int]]:
     kept: list[int] = []
     seen = set()
     for field in ("layer_types", "layers_block_type", "mlp_layer_types"):
-        kinds = getattr(default, field, None)
+        kinds = _held(default, field)
         if isinstance(kinds, list) and len(kinds) == count:
             for place, kind in enumerate(kinds):
                 if (field, kind) not in seen and len(kept) < MOST_LAYERS:
@@ -164,7 +167,7 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
     for field, parameter in wanted.items():
         if field in {"self", "kwargs", "transformers_version", "id2label", "label2id", "dtype"}:
             continue
-        value = getattr(default, field, None)
+        value = _held(default, field)
         if field in IF_NONE and (value is None or _is_one_for_each_head(field, value, default)):
             made[field] = IF_NONE[field]
             continue
@@ -180,7 +183,9 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
             if parameter.default is None and not isinstance(value[0], str):
                 del made[field]
             continue
-        new = _shrunk(field, value, tokens)
+        new = _places(value, len(kept) or LAYERS) if INDICES.search(field) else _shrunk(field, value, tokens)
+        if field == "embed_dim" and isinstance(value, int) and _staged_heads(default):
+            new = HEAD_DIM * _shrunk_list("heads", _staged_heads(default))[0]
         if parameter.default is None and field not in {"layer_types", "layers_block_type"} and not is_token(field):
             # What a class works out by itself it works out anew.
             continue
@@ -193,9 +198,44 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
     return kind(**made)
 
 
+# Fields that count layers.
+INDICES = re.compile(r"(indices|indexes|_idxs|hook_ids|extract_layers|feature_layers?|layer_ids|target_layers)$")
+
+
+def _places(value: Any, layers: int) -> Any:
+    """Places of layers, brought inside a smaller depth; those counted from the end stay."""
+    if isinstance(value, bool) or value is None or value == []:
+        return value
+    if isinstance(value, int):
+        return value if -layers <= value < layers else layers - 1
+    if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
+        if all(-layers <= one < layers for one in value):
+            return value
+        steps = max(len(value) - 1, 1)
+        return [round(at * (layers - 1) / steps) for at in range(len(value))]
+    return value
+
+
+def _staged_heads(default: Any) -> list[int] | None:
+    """Heads of each stage, where there are stages."""
+    for field in ("num_heads", "num_attention_heads", "encoder_num_heads"):
+        heads = _held(default, field)
+        if isinstance(heads, list | tuple):
+            return list(heads)
+    return None
+
+
+def _held(config: Any, field: str) -> Any:
+    """What a configuration holds; None too where that differs by layer."""
+    try:
+        return getattr(config, field, None)
+    except Exception:
+        return None
+
+
 def _is_one_for_each_head(field: str, value: Any, default: Any) -> bool:
     """Whether keys and values have as many heads as queries."""
-    return field.endswith("key_value_heads") and value == getattr(default, "num_attention_heads", None)
+    return field.endswith("key_value_heads") and value == _held(default, "num_attention_heads")
 
 
 def _rope(value: dict[str, Any], has_sections: bool) -> dict[str, Any]:
