@@ -32,10 +32,12 @@ def examine(
         answer["verdict"] = "no stack"
         answer["scan"] = _asked(lambda: _scan(model, batch))[0]
         return answer
-    other_padding = changed_padding(model, batch)
-    moved = None
-    if other_padding is not None:
-        moved = {stack.key: stack for stack in finder.find(model, other_padding)}
+    moved = {}
+    for name in masks_of(batch):
+        other = changed_padding(batch, [name])
+        if other is not None:
+            moved[name] = {stack.key: stack for stack in finder.find(model, other)}
+    other_padding = changed_padding(batch)
     truths = [truth(stack, model, batch, moved, sequences) for stack in stacks]
     answer["stacks"] = [one["about"] for one in truths]
     answer["static"] = static_agreement(model, calls, stacks)
@@ -62,13 +64,21 @@ def examine(
 # The truth ------------------------------------------------------------------------------------------------------------
 
 
-def changed_padding(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any] | None:
+def masks_of(batch: Mapping[str, Any]) -> list[str]:
+    """Fields that mark padding, and do mark some."""
+    return [
+        name
+        for name, mask in batch.items()
+        if isinstance(mask, Tensor) and "mask" in name and mask.ndim == 2 and not bool((mask != 0).all())
+    ]
+
+
+def changed_padding(batch: Mapping[str, Any], only: list[str] | None = None) -> dict[str, Any] | None:
     """The batch with other values wherever a mask marks padding; None where no mask marks any."""
     new = dict(batch)
     changed = False
-    for name, mask in batch.items():
-        if not isinstance(mask, Tensor) or "mask" not in name or mask.ndim != 2 or bool((mask != 0).all()):
-            continue
+    for name in masks_of(batch) if only is None else only:
+        mask = batch[name]
         for field, value in batch.items():
             if field == name or not isinstance(value, Tensor) or value.shape[0] != mask.shape[0]:
                 continue
@@ -93,7 +103,7 @@ def changed_padding(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any
 
 
 def truth(
-    stack: Stack, model: nn.Module, batch: Mapping[str, Any], moved: Mapping[Any, Stack] | None, sequences: int
+    stack: Stack, model: nn.Module, batch: Mapping[str, Any], moved: Mapping[str, Mapping[Any, Stack]], sequences: int
 ) -> Answer:
     """The right curve of a stack, and which tokens count in it."""
     layout = finder.layout_of(stack, model, sequences)
@@ -105,24 +115,28 @@ def truth(
     if layout is None:
         return {"stack": stack, "layout": None, "about": about}
     values = [layout.tokens(one) for one in stack.values]
-    real, how = _real_tokens(stack, layout, values[0], batch, (moved or {}).get(stack.key))
+    real, how = _real_tokens(stack, layout, values[0], batch, moved)
     about |= {"real": int(real.sum()), "tokens": int(real.size), "mask": how}
     about["curve"] = {name: [round(one, 7) for one in found] for name, found in finder.curve(values, real).items()}
     return {"stack": stack, "layout": layout, "real": real, "curve": finder.curve(values, real), "about": about}
 
 
 def _real_tokens(
-    stack: Stack, layout: Layout, entered: np.ndarray, batch: Mapping[str, Any], moved: Stack | None
+    stack: Stack, layout: Layout, entered: np.ndarray, batch: Mapping[str, Any], moved: Mapping[str, Mapping[Any, Stack]]
 ) -> tuple[np.ndarray, str]:
     """Tokens that are not padding: those that stay when padding is changed; else by the mask that the blocks are handed."""
     everything = np.ones(entered.shape[:2], dtype=bool)
-    if not any(isinstance(one, Tensor) and "mask" in name and bool((one == 0).any()) for name, one in batch.items()):
+    if not masks_of(batch):
         return everything, "none"
-    if moved is not None and moved.shape == stack.shape:
-        other = layout.tokens(moved.values[0])
-        differs = np.abs(other - entered).max(-1) > 1e-7
-        if differs.any() and not differs.all(1).any():
-            return ~differs, "by changing padding"
+    # A mask as wide as the stack is about its tokens; of others (of samples, say) each may be.
+    own = [name for name in moved if batch[name].shape[1] == everything.shape[1]]
+    differs = np.zeros_like(everything)
+    for name in own or moved:
+        one = moved[name].get(stack.key)
+        if one is not None and one.shape == stack.shape:
+            differs |= np.abs(layout.tokens(one.values[0]) - entered).max(-1) > 1e-7
+    if differs.any() and not differs.all(1).any():
+        return ~differs, "by changing padding"
     count, tokens = everything.shape
     for mask in stack.masks:
         if mask.shape[0] != count or mask.shape[-1] != tokens or mask.numel() == count * tokens * stack.shape[-1]:

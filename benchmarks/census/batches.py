@@ -184,13 +184,14 @@ class Maker:
                 "first": self.normal(SEQUENCES, bins, length),
                 "samples": self.normal(SEQUENCES, SAMPLES),
                 "channel": self.normal(SEQUENCES, 1, SAMPLES),
+                "picture": self.normal(SEQUENCES, 1, 4 * length, bins),
             }
-            order = ("last", "first", "samples", "channel") if "features" in name else ("samples", "channel", "last", "first")
+            order = ("last", "first", "samples", "channel", "picture") if "features" in name else ("samples", "channel", "last", "first")
             if look_up(self.config, "max_length", default=0) and name == "input_values" and hasattr(self.config, "num_mel_bins"):
                 features["last"] = self.normal(SEQUENCES, self.config.max_length, bins)
                 order = ("last", "samples")
             for shape in order:
-                frames = length if shape in ("last", "first") else SAMPLES
+                frames = length if shape in ("last", "first", "picture") else SAMPLES
                 for field in ("input_features_mask", "feature_attention_mask", "padding_mask", "input_values_mask",
                               "audio_attention_mask", "attention_mask"):  # fmt: skip
                     if field in self.fields and (field != "attention_mask" or "input_ids" not in self.fields):
@@ -220,7 +221,7 @@ class Maker:
         sounds = list(self.sound()) if has_sound else []
         for picture in pictures:
             if sounds:
-                for sound in sounds[:4]:
+                for sound in sounds[:2]:
                     yield [*words, lambda one=picture: one, lambda one=sound: one]
             yield [*words, lambda one=picture: one]
         for sound in sounds:
@@ -277,7 +278,7 @@ def try_out(model: nn.Module, maker: Maker, parts: list[Callable[[], Batch]]) ->
     return "no number of placeholders was right"
 
 
-def batch_for(model: nn.Module, extra: Callable[[Maker], Batch] | None = None, most: int = 40) -> Batch:
+def batch_for(model: nn.Module, extra: Callable[[Maker], Batch] | None = None, most: int = 90) -> Batch:
     """The fullest batch that a model takes.
 
     Args:

@@ -11,16 +11,33 @@ from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, l
 
 _SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+_SHUFFLED = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}
+_FOUR_STAGES = {"backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "out_features": None}}
+_HIERA = {
+    "hidden_size": 8, "embed_dim_per_stage": [8, 16, 32, 64], "num_attention_heads_per_stage": [1, 2, 4, 8],
+    "blocks_per_stage": [1, 2, 2, 1], "image_size": [64, 64], "window_size_per_stage": [8, 4, 4, 4],
+    "global_attention_blocks": [3], "window_positional_embedding_background_size": [2, 2],
+}  # fmt: skip
+_HIERA_NECK = {"backbone_channel_list": [64, 32, 16, 8], "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}
 _WIDE = {"hidden_size": 64}
 
 # Fields of configurations said by hand, by model type.
 FIELDS: dict[str, dict[str, Any]] = {
     "autoformer": _SERIES,
     "bamba": {"attn_layer_indices": [1]},
+    "blip-2": {"image_token_index": 21},
+    "bros": {**_WIDE, "dim_bbox": 8},
+    "clap_audio_model": {"spec_size": 64, "num_mel_bins": 16},
+    "clap": {"audio_config": {"spec_size": 64, "num_mel_bins": 16}},
     "bridgetower": {**_WIDE, "text_config": _WIDE, "vision_config": _WIDE},
     "bridgetower_vision_model": _WIDE,
     "chameleon": {"vocabulary_map": {"<image>": 21}},
-    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
+    "depth_anything": _FOUR_STAGES,
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "emu3": {"vocabulary_map": {"<image>": 21}},
     "esm": {"vocab_size": 128, "pad_token_id": 1, "mask_token_id": 32},
@@ -32,11 +49,22 @@ FIELDS: dict[str, dict[str, Any]] = {
     "informer": _SERIES,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "lilt": {"hidden_size": 48},
+    "llama4": {"vision_config": _SHUFFLED},
+    "llama4_vision_model": _SHUFFLED,
+    "mask2former": {"feature_size": 32, "mask_feature_size": 32},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
     "mamba2": {"num_heads": 8},
     "nemotron": {"num_key_value_heads": 2},
     "paddleocr_vl": {"text_config": {"rope_parameters": _SECTIONS}},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
+    "prompt_depth_anything": _FOUR_STAGES,
     "reformer": {"axial_pos_embds_dim": [8, 24], "axial_pos_shape": [4, 8], "attn_layers": ["local", "lsh"]},
+    "sam2": {"vision_config": {"backbone_config": _HIERA, **_HIERA_NECK}, "prompt_encoder_config": {"image_size": 64}},
+    "sam2_hiera_det_model": _HIERA,
+    "sam2_vision_model": {"backbone_config": _HIERA, **_HIERA_NECK},
+    "seggpt": {"num_hidden_layers": 4, "merge_index": 0, "intermediate_hidden_state_indices": [1, 2, 3, 3]},
     "speech_to_text": {"conv_channels": 32},
     "step3p5": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
@@ -140,6 +168,44 @@ def _states(maker: Maker) -> Batch:
     return {"query_embeds": maker.normal(SEQUENCES, 6, own), "encoder_hidden_states": maker.normal(SEQUENCES, 9, width)}
 
 
+def _packed_sound(maker: Maker) -> Batch:
+    bins = look_up(maker.config, "num_mel_bins", default=16)
+    window = 2 * look_up(maker.config, "n_window", default=50)
+    lengths = torch.tensor([window] * SEQUENCES)
+    return {"input_features": maker.normal(bins, window * SEQUENCES), "feature_lens": lengths}
+
+
+def _stacked_frames(maker: Maker) -> Batch:
+    width = look_up(maker.config, "num_mel_bins", default=16) * 7
+    return {"input_features": maker.normal(SEQUENCES, 64, width), "input_features_mask": maker.lengths_mask(64)}
+
+
+def _grid_of_frames(maker: Maker) -> Batch:
+    batch = next(iter(maker.packed_pixels()))
+    return {**batch, "merge_sizes": torch.ones(SEQUENCES, dtype=torch.long)}
+
+
+def _images(maker: Maker) -> Batch:
+    return {"image": maker.normal(SEQUENCES, 3, *maker.image_size()), "image_mask": None}
+
+
+def _code_frames(maker: Maker) -> Batch:
+    channels = look_up(maker.config, "num_channels", default=9)
+    ids = torch.randint(0, 15, (SEQUENCES, DECODER_TOKENS, channels), generator=maker.random)
+    return {**maker.text(), "decoder_input_ids": ids}
+
+
+def _prompted(maker: Maker) -> Batch:
+    height, width = maker.image_size()
+    return {name: maker.normal(SEQUENCES, 3, height, width) for name in ("pixel_values", "prompt_pixel_values", "prompt_masks")}
+
+
+def _tiles(maker: Maker) -> Batch:
+    return {"pixel_values": maker.normal(SEQUENCES, 1, 4, 3, *maker.image_size()),
+            "aspect_ratio_ids": torch.ones(SEQUENCES, 1, dtype=torch.long),
+            "aspect_ratio_mask": torch.tensor([[[1, 1, 0, 0]]] * SEQUENCES)}  # fmt: skip
+
+
 def _two_pictures(maker: Maker) -> Batch:
     return {"pixel_values": maker.normal(SEQUENCES, 2, 3, 64, 64)}
 
@@ -150,6 +216,7 @@ BATCHES: dict[str, Callable[[Maker], Batch]] = {
     "blip-2": _with_qformer,
     "blip_2_qformer": _states,
     "decision_transformer": _decisions,
+    "fun_asr_nano_encoder": _stacked_frames,
     "idefics": _idefics,
     "informer": _series,
     "instructblip": _with_qformer,
@@ -165,8 +232,16 @@ BATCHES: dict[str, Callable[[Maker], Batch]] = {
     "patchtst": _past_values,
     "pix2struct": _flattened,
     "pix2struct_vision_model": _flattened,
+    "bridgetower_vision_model": _images,
+    "dia": _code_frames,
+    "mllama_vision_model": _tiles,
+    "qwen2_5_omni_audio_encoder": _packed_sound,
+    "qwen3_asr_encoder": _packed_sound,
+    "qwen3_omni_moe_audio_encoder": _packed_sound,
+    "seggpt": _prompted,
     "superglue": _two_pictures,
     "time_series_transformer": _series,
+    "video_llama_3_vision": _grid_of_frames,
     "timesfm": _past_values,
     "timesfm2_5": _past_values,
 }

@@ -57,14 +57,18 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"(sliding_window|attention_chunk_size|local_attention|attention_window)", _at_most(8)),
     (r"num_queries|num_query_tokens|.*num_latents|num_object_queries", _at_most(6)),
     (r"num_mel_bins|feature_size|n_mels|num_mel_filters", _at_most(16)),
-    (r".*codebook_size|.*codebook_dim|num_embeddings", _at_most(16)),
+    (r".*codebook_size|num_embeddings", _at_most(16)),
+    (r".*codebook_dim", _at_most(WIDTH)),
+    (r"n_window|n_window_infer", _at_most(16)),
     (r"mamba_d_state|state_size|ssm_state_size|d_state", _at_most(8)),
     (r"mamba_chunk_size|chunk_length|lsh_attn_chunk_length|local_attn_chunk_length", _exactly(8)),
+    (r"num_pos_feats", _at_most(WIDTH // 2)),
+    (r"base_channels|num_filters|decoder_hidden_size_audio", _at_most(32)),
     (r"(num_)?(conv_pos_embedding_groups|groups)", _at_most(4)),
     (r"num_conv_pos_embeddings", _at_most(5)),
     (r"query_pre_attn_scalar", _exactly(HEAD_DIM)),
     (r".*(hidden_size|hidden_dim|embed_dim|embedding_size|embedding_dim|d_model|d_embed|n_embd|projection_dim|out_hidden_size"
-     r"|output_dim|output_size|hidden_dimension|encoder_dim|feature_dim|_width|fusion_dim|latent_dim|hidden_channels"
+     r"|output_dim|output_size|hidden_dimension|encoder_dim|feature_dim|fusion_dim|latent_dim|hidden_channels"
      r"|projection_size|output_channels|mask_input_channels|pooler_output_size|channels_dim|dim_model|model_dim|lru_width|text_dim|vision_dim|model_size"
      r"|hidden_sizes|projector_dim|xvector_output_dim|conv_hidden|context_dim)", _at_most(WIDTH)),
     (r"dim|width|lru_width|q_dim|kv_dim|hidden_size.*", _at_most(WIDTH)),
@@ -159,7 +163,8 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
     """
     tokens = tokens or Tokens()
     overrides = dict(overrides or {})
-    default = kind() if default is None else default
+    plain = kind()
+    default = plain if default is None else default
     parts = getattr(kind, "sub_configs", None) or {}
     wanted = inspect.signature(kind.__init__).parameters
     count, kept = _layers_kept(default)
@@ -183,14 +188,24 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
             if parameter.default is None and not isinstance(value[0], str):
                 del made[field]
             continue
-        new = _places(value, len(kept) or LAYERS) if INDICES.search(field) else _shrunk(field, value, tokens)
+        new = _places(value, len(kept)) if INDICES.search(field) and (kept or field != "out_indices") else _shrunk(field, value, tokens)
         if field == "embed_dim" and isinstance(value, int) and _staged_heads(default):
             new = HEAD_DIM * _shrunk_list("heads", _staged_heads(default))[0]
+        if default is not plain and not _is_same(value, _held(plain, field)):
+            made[field] = new
+            continue
         if parameter.default is None and field not in {"layer_types", "layers_block_type"} and not is_token(field):
             # What a class works out by itself it works out anew.
             continue
         if new is not value:
             made[field] = new
+    if _staged_heads(default) and isinstance(_held(default, "window_size"), int):
+        # The last of four stages is one window.
+        made |= {"window_size": 2} | ({"image_size": 2 * PICTURE} if "image_size" in wanted else {})
+    backbone = _held(default, "backbone_config")
+    if "backbone_config" in wanted and getattr(backbone, "model_type", "timm_backbone") == "timm_backbone":
+        made |= {"backbone_config": _tiny_resnet()}
+        made |= {field: value for field, value in (("use_timm_backbone", False), ("backbone", None)) if field in wanted}
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
         if name in made and count and isinstance(made[name], int) and made[name] == LAYERS:
             made[name] = len(kept)
@@ -206,6 +221,7 @@ def _places(value: Any, layers: int) -> Any:
     """Places of layers, brought inside a smaller depth; those counted from the end stay."""
     if isinstance(value, bool) or value is None or value == []:
         return value
+    layers = layers or LAYERS
     if isinstance(value, int):
         return value if -layers <= value < layers else layers - 1
     if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
@@ -223,6 +239,19 @@ def _staged_heads(default: Any) -> list[int] | None:
         if isinstance(heads, list | tuple):
             return list(heads)
     return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _tiny_resnet() -> Any:
+    """A convolution net of four stages, where a model would fetch one."""
+    from transformers import ResNetConfig
+
+    return ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], out_features=["stage2", "stage3", "stage4"]
+    )
 
 
 def _held(config: Any, field: str) -> Any:
