@@ -106,7 +106,8 @@ def truth(
     stack: Stack, model: nn.Module, batch: Mapping[str, Any], moved: Mapping[str, Mapping[Any, Stack]], sequences: int
 ) -> Answer:
     """The right curve of a stack, and which tokens count in it."""
-    layout = finder.layout_of(stack, model, sequences)
+    ids = batch.get("input_ids")
+    layout = finder.layout_of(stack, model, sequences, ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else None)
     about: Answer = {
         "path": stack.path, "layers": len(stack.calls), "shape": list(stack.shape), "output": stack.output,
         "layout": layout.kind if layout else None, "attending": sum(stack.attends), "touched": list(stack.touched),
@@ -118,7 +119,30 @@ def truth(
     real, how = _real_tokens(stack, layout, values[0], batch, moved)
     about |= {"real": int(real.sum()), "tokens": int(real.size), "mask": how}
     about["curve"] = {name: [round(one, 7) for one in found] for name, found in finder.curve(values, real).items()}
-    return {"stack": stack, "layout": layout, "real": real, "curve": finder.curve(values, real), "about": about}
+    others = {}
+    for name, other in finder.other_layouts(layout).items():
+        read = [other.tokens(one) for one in stack.values]
+        others[name] = finder.curve(read, np.ones(read[0].shape[:2], dtype=bool))
+    others |= _other_ends(values, real, how, batch)
+    curve = finder.curve(values, real)
+    return {"stack": stack, "layout": layout, "real": real, "curve": curve, "others": others, "about": about}
+
+
+def _other_ends(values: list[np.ndarray], real: np.ndarray, how: str, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Curves where a frame that touches padding counts, or where lengths are divided and rounded.
+
+    A mask of sound is finer than the frames; models and libraries differ about the frame at the edge.
+    """
+    found = {}
+    count, tokens = real.shape
+    for name in masks_of(batch):
+        lengths = (batch[name] != 0).sum(1).double() * tokens / batch[name].shape[1]
+        if how in ("none", "all") or batch[name].shape[1] <= tokens or batch[name].shape[0] != count:
+            continue
+        for way in (torch.ceil, torch.floor):
+            ends = way(lengths).numpy()[:, None]
+            found[f"{name}, {way.__name__}"] = finder.curve(values, np.arange(tokens)[None] < ends)
+    return found
 
 
 def _real_tokens(
@@ -136,6 +160,13 @@ def _real_tokens(
         if one is not None and one.shape == stack.shape:
             differs |= np.abs(layout.tokens(one.values[0]) - entered).max(-1) > 1e-7
     if differs.any() and not differs.all(1).any():
+        for name in moved:
+            width = batch[name].shape[1]
+            added = entered[:, width:]
+            if not own and width < differs.shape[1] and (differs[:, :width] == (batch[name] == 0).numpy()).all():
+                if added.size and np.ptp(added, axis=0).max() < 1e-6:
+                    # The model fills windows up with tokens of its own.
+                    differs[:, width:] = True
         return ~differs, "by changing padding"
     count, tokens = everything.shape
     for mask in stack.masks:
@@ -208,6 +239,8 @@ def _families(truths: list[Answer]) -> list[list[int]]:
 
 def _joined(truths: list[Answer], group: list[int]) -> list[dict[str, list[float]]]:
     """The curve of stages as one stack: what enters is there at the first alone, or at every stage."""
+    if len(group) == 1:
+        return [truths[group[0]]["curve"], *truths[group[0]]["others"].values()]
     curves = [truths[number]["curve"] for number in group]
     short = {name: curves[0][name] + [one for curve in curves[1:] for one in curve[name][1:]] for name in MEASURES}
     long = {name: [one for curve in curves for one in curve[name]] for name in MEASURES}

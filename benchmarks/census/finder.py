@@ -7,7 +7,7 @@ next one is handed, at one shape. This is the census's own reading; it shares no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Call:
     """One call of one module."""
 
     path: str
+    kind: type
     number: int
     enclosing: int
     inputs: dict[Slot, Tensor]
@@ -67,6 +68,7 @@ class Stack:
     touched: tuple[int, ...]
     enclosing: int
     masks: tuple[Tensor, ...] = ()
+    place: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ class Stack:
     @property
     def key(self) -> tuple[str, Slot, int]:
         """What tells it from the other stacks of a pass."""
-        return self.path, self.slot, len(self.calls)
+        return self.path, self.slot, self.place
 
 
 def tensors_in(thing: Any, at: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -95,12 +97,15 @@ def tensors_in(thing: Any, at: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 class _Attention(TorchDispatchMode):
-    """Calls `found` whenever an attention map, fused or not, is multiplied with values."""
+    """Calls `found` whenever attention is computed: a fused kernel, or a softmax and then a product of matrices.
 
-    def __init__(self, found: Callable[[], None]) -> None:
+    Both are in one module, or the product is of what the softmax gave: a router's softmax is followed by neither.
+    """
+
+    def __init__(self, found: Callable[[], None], innermost: Callable[[], int]) -> None:
         super().__init__()
-        self.found = found
-        self.maps: list[tuple[int, int, int]] = []
+        self.found, self.innermost = found, innermost
+        self.maps: list[tuple[int, int, int, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -108,12 +113,12 @@ class _Attention(TorchDispatchMode):
         if any(word in name for word in FUSED):
             self.found()
         elif "softmax" in name and isinstance(out, Tensor) and out.ndim >= 3:
-            self.maps.append((out.numel(), *out.shape[-2:]))
+            self.maps.append((self.innermost(), out.numel(), *out.shape[-2:]))
         elif name in ("aten::bmm", "aten::mm", "aten::baddbmm") and self.maps:
-            for one in args[:3]:
-                if isinstance(one, Tensor) and one.ndim >= 2 and self._is_map(one):
-                    self.found()
-                    break
+            factors = [one for one in args[:3] if isinstance(one, Tensor) and one.ndim >= 2]
+            here = name != "aten::mm" and any(module == self.innermost() for module, *_ in self.maps[-4:])
+            if here or any(self._is_map(one) for one in factors):
+                self.found()
         return out
 
     def _is_map(self, one: Tensor) -> bool:
@@ -122,7 +127,7 @@ class _Attention(TorchDispatchMode):
             (count == numel and {rows, columns} == {queries, keys})
             # Sinks are a column that goes again.
             or (count == numel // max(keys, 1) * (keys - 1) and (rows, columns) == (queries, keys - 1))
-            for numel, queries, keys in self.maps[-4:]
+            for _, numel, queries, keys in self.maps[-4:]
         )
 
 
@@ -142,7 +147,7 @@ class Recorder:
             handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leave(), with_kwargs=True))
         try:
-            with torch.no_grad(), _Attention(self._mark):
+            with torch.no_grad(), _Attention(self._mark, lambda: self.running[-1].number if self.running else -1):
                 (call or self.model)(**batch)
         finally:
             for handle in handles:
@@ -164,7 +169,7 @@ class Recorder:
     def _enter(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             enclosing = self.running[-1].number if self.running else -1
-            call = Call(path, len(self.calls), enclosing, self._kept({**dict(enumerate(args)), **kwargs}))
+            call = Call(path, type(module), len(self.calls), enclosing, self._kept({**dict(enumerate(args)), **kwargs}))
             self.calls.append(call)
             self.running.append(call)
 
@@ -242,7 +247,8 @@ def stacks_in(calls: list[Call]) -> list[Stack]:
     for (enclosing, path), group in groups.items():
         for run, slot, links in _runs(group):
             attends = [call.attends for call in run]
-            if sum(attends) < (1 if not path.endswith("/") else 2):
+            if not any(attends) or (path.endswith("/") and (not all(attends) or len({call.kind for call in run}) > 1)):
+                # Parts of a block are no list of blocks.
                 continue
             output = links[-1].output
             if output not in run[-1].outputs or run[-1].outputs[output].shape != run[0].inputs[slot].shape:
@@ -266,7 +272,18 @@ def stacks_in(calls: list[Call]) -> list[Stack]:
                     masks=tuple(one for call in run for one in call.inputs.values() if _may_be_mask(one)),
                 )
             )
-    return _outermost(found, calls)
+    return _outermost(_distinct(found), calls)
+
+
+def _distinct(found: list[Stack]) -> list[Stack]:
+    """One of each: where queries, keys and values are handed in apart, the stream is the first of them."""
+    kept: list[Stack] = []
+    for stack in found:
+        if not any(
+            one.enclosing == stack.enclosing and one.output == stack.output and {*one.calls} & {*stack.calls} for one in kept
+        ):
+            kept.append(stack)
+    return kept
 
 
 def _may_be_mask(one: Tensor) -> bool:
@@ -290,7 +307,8 @@ def _outermost(found: list[Stack], calls: list[Call]) -> list[Stack]:
             above = calls[above].enclosing
         return False
 
-    return sorted((stack for stack in found if not is_inside(stack)), key=lambda stack: stack.calls[0])
+    outer = sorted((stack for stack in found if not is_inside(stack)), key=lambda stack: stack.calls[0])
+    return [replace(stack, place=place) for place, stack in enumerate(outer)]
 
 
 def find(model: nn.Module, batch: Mapping[str, Any]) -> list[Stack]:
@@ -318,14 +336,32 @@ class Layout:
         elif self.kind == "places, width second":
             x = np.moveaxis(x, 1, -1)
             x = x.reshape(x.shape[0], -1, x.shape[-1])
+        elif self.kind == "streams side by side":
+            x = x.reshape(*x.shape[:2], -1)
+        elif self.kind == "streams side by side, first":
+            x = np.moveaxis(x, 0, 2)
+            x = x.reshape(*x.shape[:2], -1)
+        elif self.kind == "one of several streams":
+            x = x[0]
         elif self.kind == "packed":
             x = x.reshape(self.sequences, -1, x.shape[-1])
         return x
 
 
-def layout_of(stack: Stack, model: nn.Module, sequences: int) -> Layout | None:
-    """How a stack's stream is laid out; None where that cannot be said."""
+def layout_of(stack: Stack, model: nn.Module, sequences: int, tokens: int | None = None) -> Layout | None:
+    """How a stack's stream is laid out; None where that cannot be said.
+
+    Args:
+        stack: A stack of the model.
+        model: The model.
+        sequences: How many are in the batch.
+        tokens: How many ids each has, where there are ids: what follows them is no place of a picture.
+    """
     shape = stack.shape
+    if len(shape) == 4 and shape[0] != sequences and shape[1] == sequences:
+        return Layout(sequences, "streams side by side, first")
+    if len(shape) == 4 and shape[:2] == (sequences, tokens):
+        return Layout(sequences, "streams side by side")
     if len(shape) == 4:
         sizes = [one.numel() for one in model.get_submodule(stack.paths[0]).parameters() if one.ndim == 1]
         last, second = sizes.count(shape[-1]), sizes.count(shape[1])
@@ -334,7 +370,7 @@ def layout_of(stack: Stack, model: nn.Module, sequences: int) -> Layout | None:
     if len(shape) == 3:
         if shape[0] % sequences == 0:
             return Layout(shape[0], "batch first")
-        if shape[1] % sequences == 0:
+        if shape[1] == sequences:
             return Layout(shape[1], "sequence first")
         if shape[0] == 1 and shape[1] % sequences == 0:
             return Layout(sequences, "packed")
@@ -342,6 +378,13 @@ def layout_of(stack: Stack, model: nn.Module, sequences: int) -> Layout | None:
     if len(shape) == 2 and shape[0] % sequences == 0:
         return Layout(sequences, "packed")
     return None
+
+
+def other_layouts(layout: Layout) -> dict[str, Layout]:
+    """Readings that are as honest, by what they read."""
+    if layout.kind == "packed":
+        return {"all sequences as one": Layout(1, "packed")}
+    return {}
 
 
 def token_similarity(x_ND: np.ndarray) -> float:

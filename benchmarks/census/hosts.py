@@ -45,6 +45,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "glm4v_moe": {"text_config": {"head_dim": 16}},
     "glm4v_moe_text": {"head_dim": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 4},
+    "granite_speech5_encoder": {"num_hidden_layers": 3, "subsample_layers": [0]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "informer": _SERIES,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
