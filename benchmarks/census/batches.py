@@ -236,8 +236,9 @@ class Maker:
             width = look_up(self.config, "hidden_size", "d_model", default=32)
             yield [lambda: {"inputs_embeds": self.normal(SEQUENCES, TOKENS, width)}]
         if "hidden_states" in self.fields:
-            width = look_up(self.config, "hidden_size", "d_model", default=32)
-            yield [lambda: {"hidden_states": self.normal(SEQUENCES, TOKENS, width)}]
+            yield [lambda: {"hidden_states": self.normal(SEQUENCES, 3, 2 * 32, 2 * 32)}]
+            for width in (look_up(self.config, "hidden_size", "d_model", default=32), look_up(self.config, "input_dim", default=32)):
+                yield [lambda width=width: {"hidden_states": self.normal(SEQUENCES, TOKENS, width)}]
 
 
 MISMATCH = re.compile(r"tokens:? (?:tensor\()?(\d+)\)?,? (?:and )?(?:image |audio )?features:?\s*(?:tensor\()?(\d+)", re.IGNORECASE)

@@ -46,7 +46,8 @@ def class_for(model_type: str, kind: type, named: str | None = None) -> type:
     wanted = wanted[0] if isinstance(wanted, tuple) else wanted
     by_name = [one for one in found if one.__name__ == wanted]
     plain = [one for one in found if "For" not in one.__name__]
-    return (by_name or plain or found)[0]
+    whole = [one for one in plain if one.__name__.endswith(("Model", "Backbone", "Transformer"))]
+    return (by_name or whole or plain or found)[0]
 
 
 class NoModel(Exception):

@@ -12,6 +12,10 @@ from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, l
 _SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 _SHUFFLED = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}
+_TILED = {"intermediate_layers_indices": [0, 1], "num_global_layers": 2, "vision_output_dim": 96}
+_TURNED = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+_POSED = {"image_size": [64, 32], "patch_size": [16, 16], "part_features": 8, "num_experts": 1}
+_COMPASS = {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}}
 _FOUR_STAGES = {"backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "out_features": None}}
 _HIERA = {
     "hidden_size": 8, "embed_dim_per_stage": [8, 16, 32, 64], "num_attention_heads_per_stage": [1, 2, 4, 8],
@@ -70,12 +74,40 @@ FIELDS: dict[str, dict[str, Any]] = {
     "step3p5": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
     "xmod": {"default_language": "en_XX"},
+    "levit": {"patch_size": 16, "image_size": 64},
+    "lw_detr_vit": {"image_size": 64},
+    "lw_detr": {"backbone_config": {"image_size": 64}},
+    "gemma3": {"mm_tokens_per_image": 4},
+    "shieldgemma2": {"mm_tokens_per_image": 4},
+    "neomme": {"text_config": {"head_dim": 16}},
+    "neomme_text": {"head_dim": 16},
+    "mllama_vision_model": _TILED,
+    "mllama": {"vision_config": _TILED},
+    "ernie4_5_vl_moe_text": {"rope_parameters": _TURNED},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": _TURNED}},
+    "pvt": {"num_encoder_blocks": 4},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "clvp_encoder": {"hidden_size": 128},
+    "clvp": {"text_config": {"hidden_size": 128}, "speech_config": {"hidden_size": 128}},
+    "xclip_vision_model": {"num_frames": 3},
+    "vitpose_backbone": _POSED,
+    "vitpose": {"backbone_config": {**_POSED, "out_indices": [2], "out_features": None}},
+    "cohere_compass_text": _COMPASS,
+    "cohere_compass": {"text_config": _COMPASS},
+    "zoedepth": _FOUR_STAGES,
+    "chmv2": _FOUR_STAGES,
+    "tipsv2_dpt": _FOUR_STAGES,
+    "glm5_next_text": {"index_topk": 16},
+    "glm5_next": {"text_config": {"index_topk": 16}},
+    "rt_detr": {"decoder_in_channels": [32, 32, 32]},
+    "rt_detr_v2": {"decoder_in_channels": [32, 32, 32]},
+    "d_fine": {"decoder_in_channels": [32, 32, 32], "backbone_config": {"hidden_sizes": [128, 512, 1024, 2048]}},
     "zaya": {"num_experts_per_tok": 1},
 }
 # The class to build, where the first one is not it.
 CLASSES: dict[str, str] = {
     "pop2piano": "Pop2PianoForConditionalGeneration",
-    "rag": "none",
+    "speecht5": "SpeechT5ForSpeechToText",
 }
 
 
@@ -207,6 +239,12 @@ def _tiles(maker: Maker) -> Batch:
             "aspect_ratio_mask": torch.tensor([[[1, 1, 0, 0]]] * SEQUENCES)}  # fmt: skip
 
 
+def _text_and_tiles(maker: Maker) -> Batch:
+    text = maker.text()
+    width = text["input_ids"].shape[1]
+    return {**text, **_tiles(maker), "cross_attention_mask": torch.ones(SEQUENCES, width, 1, 4, dtype=torch.long)}
+
+
 def _two_pictures(maker: Maker) -> Batch:
     return {"pixel_values": maker.normal(SEQUENCES, 2, 3, 64, 64)}
 
@@ -235,6 +273,7 @@ BATCHES: dict[str, Callable[[Maker], Batch]] = {
     "pix2struct_vision_model": _flattened,
     "bridgetower_vision_model": _images,
     "dia": _code_frames,
+    "mllama": _text_and_tiles,
     "mllama_vision_model": _tiles,
     "qwen2_5_omni_audio_encoder": _packed_sound,
     "qwen3_asr_encoder": _packed_sound,

@@ -206,6 +206,8 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
     if "backbone_config" in wanted and getattr(backbone, "model_type", "timm_backbone") == "timm_backbone":
         made |= {"backbone_config": _tiny_resnet()}
         made |= {field: value for field, value in (("use_timm_backbone", False), ("backbone", None)) if field in wanted}
+    if default is not plain and not count and isinstance(_held(default, "out_indices"), list):
+        made["out_indices"] = list(default.out_indices)
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
         if name in made and count and isinstance(made[name], int) and made[name] == LAYERS:
             made[name] = len(kept)
