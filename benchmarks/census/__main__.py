@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/census.json", help="where the results go")
     parser.add_argument("--work", type=Path, default=ROOT / ".census", help="where the result of each lies until then")
     parser.add_argument("--group", default="transformers", help="transformers, or a group of other libraries")
+    parser.add_argument("--apart", type=Path, default=ROOT / ".apart", help="where `make apart` has put timm")
+    parser.add_argument("--others", type=Path, default=ROOT / ".apart/census", help="where `make apart` has put the others")
     parser.add_argument("--part", default="1/1", help="such as 1/2: the first of two halves")
     parser.add_argument("--keep", action="store_true", help="keep results of an older census")
     parser.add_argument("--again", default="", help="with --keep: do those again whose verdict has this word in it")
     return parser.parse_args()
 
 
-def _import_ahead() -> None:
+def _import_ahead(asked: argparse.Namespace) -> None:
     import torch
 
-    timm = ROOT / ".apart/timm"
+    sys.path.append(str(asked.others))
+
+    timm = asked.apart / "timm"
     if (timm / "installed").is_file():
         # Before transformers looks for it. torchvision's usual build asks for two operators that a CPU torch has not.
         sys.path.append(str(timm))
@@ -76,9 +81,9 @@ def main() -> int:
     asked = _arguments()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(asked.src.resolve() / "src"))
-    _import_ahead()
+    _import_ahead(asked)
     import unsmooth
-    from benchmarks.census import batches, build, hosts, pool  # noqa: F401, so that no child reads another version
+    from benchmarks.census import batches, build, hosts, others, pool  # noqa: F401, so that no child reads another version
     from benchmarks.census.ask import examine
     from benchmarks.census.batches import NoBatch
     from benchmarks.census.build import NoModel
@@ -88,30 +93,37 @@ def main() -> int:
     if not asked.keep:
         stamp["census"] = pool.code_hash(Path(__file__).parent)
 
-    def task(name: str) -> Any:
+    def task(name: str, make: Any) -> Any:
         def work(save: Any) -> dict[str, Any]:
             try:
-                model, batch = hosts.made(name)
+                made = make()
             except (NoModel, NoBatch) as error:
                 return {"not built": str(error)}
             except Exception as error:
                 return {"not built": f"{type(error).__name__}: {error}".replace("\n", " ")[:400]}
             about = {
-                "class": type(model).__name__,
-                "parameters": sum(one.numel() for one in model.parameters()),
-                "batch": {field: list(getattr(value, "shape", ())) for field, value in batch.items()},
+                "class": type(made.model).__name__,
+                "parameters": sum(one.numel() for one in made.model.parameters()),
+                "batch": {field: list(getattr(value, "shape", ())) for field, value in made.batch.items()},
             }
-            return {**about, **examine(model, batch, save=lambda known: save({**about, **known}))}
+
+            def keep(known: dict[str, Any]) -> None:
+                save({**about, **known})
+
+            return {**about, **examine(made.model, made.batch, save=keep, data=made.data)}
 
         return work
 
+    if asked.group == "transformers":
+        cases = {name: partial(hosts.made, name) for name in hosts.names()}
+    else:
+        cases = dict(others.cases())
     part, parts = map(int, asked.part.split("/"))
-    names = (asked.names or hosts.names())[part - 1 :: parts]
+    names = (asked.names or list(cases))[part - 1 :: parts]
     folder = asked.work / stamp["asked"][:8] / asked.group
-    pool.run(((name, task(name)) for name in names), folder, stamp, lambda line: print(line, flush=True), asked.again)
+    say = partial(print, flush=True)
+    pool.run(((name, task(name, cases[name])) for name in names), folder, stamp, say, asked.again)
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    if parts == 1 and not asked.names:
-        asked.out.write_text(json.dumps(found, ensure_ascii=False, indent=1))
     print(Counter(one.get("verdict") or ("broke" if "broke" in one else "not built") for one in found))
     return 0
 

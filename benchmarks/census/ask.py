@@ -21,16 +21,29 @@ Answer = dict[str, Any]
 
 
 def examine(
-    model: nn.Module, batch: Mapping[str, Any], sequences: int = 3, save: Callable[[Answer], None] = lambda answer: None
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    sequences: int = 3,
+    save: Callable[[Answer], None] = lambda answer: None,
+    data: Any = None,
 ) -> Answer:
-    """All that the census asks of the library about one model; `save` is handed what is known after each part."""
+    """All that the census asks of the library about one model.
+
+    Args:
+        model: In evaluation mode.
+        batch: What it is called with.
+        sequences: How many are in the batch.
+        save: Is handed what is known after each part.
+        data: What is handed to the library; default the batch.
+    """
+    data = dict(batch) if data is None else data
     recorder = finder.Recorder(model)
     calls = recorder.run(batch)
     stacks = finder.stacks_in(calls)
     answer: Answer = {"stacks": [], "attends": any(call.attends for call in calls)}
     if not stacks:
         answer["verdict"] = "no stack"
-        answer["scan"] = _asked(lambda: _scan(model, batch))[0]
+        answer["scan"] = _asked(lambda: _scan(model, data))[0]
         return answer
     moved = {}
     for name in masks_of(batch):
@@ -43,7 +56,7 @@ def examine(
     answer["static"] = static_agreement(model, calls, stacks)
     save(answer)
     started = time.perf_counter()
-    scanned = _ask_scan(model, batch, truths)
+    scanned = _ask_scan(model, data, truths)
     answer["scan_seconds"] = round(time.perf_counter() - started, 3)
     answer |= scanned
     save(answer)
@@ -51,9 +64,9 @@ def examine(
         answer["padding"] = _ask_padding(model, batch, other_padding, truths)
     for part, ask in (
         ("remedies", lambda: _ask_remedies(model, batch, stacks)),
-        ("explain", lambda: _ask_explain(model, batch, stacks)),
+        ("explain", lambda: _ask_explain(model, data, stacks)),
         ("weights", lambda: _ask_weights(model, batch, truths, calls)),
-        ("sites", lambda: _ask_sites(model, batch, truths, calls)),
+        ("sites", lambda: _ask_sites(model, data, truths, calls)),
     ):
         if part != "sites" or scanned["verdict"] in ("right", "left out"):
             answer[part] = ask()
@@ -64,8 +77,15 @@ def examine(
 # The truth ------------------------------------------------------------------------------------------------------------
 
 
+def _inner(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields, where a model takes them as one dict."""
+    (only, *others) = batch.values()
+    return only if not others and isinstance(only, Mapping) else batch
+
+
 def masks_of(batch: Mapping[str, Any]) -> list[str]:
     """Fields that mark padding, and do mark some."""
+    batch = _inner(batch)
     return [
         name
         for name, mask in batch.items()
@@ -75,6 +95,7 @@ def masks_of(batch: Mapping[str, Any]) -> list[str]:
 
 def changed_padding(batch: Mapping[str, Any], only: list[str] | None = None) -> dict[str, Any] | None:
     """The batch with other values wherever a mask marks padding; None where no mask marks any."""
+    outer, batch = batch, _inner(batch)
     new = dict(batch)
     changed = False
     for name in masks_of(batch) if only is None else only:
@@ -99,14 +120,16 @@ def changed_padding(batch: Mapping[str, Any], only: list[str] | None = None) -> 
                 other = torch.where(other == value, ordinary.reshape(-1)[-2], other)
             new[field] = torch.where(where, other, value)
             changed = True
-    return new if changed else None
+    if not changed:
+        return None
+    return new if outer is batch else dict.fromkeys(outer, new)
 
 
 def truth(
     stack: Stack, model: nn.Module, batch: Mapping[str, Any], moved: Mapping[str, Mapping[Any, Stack]], sequences: int
 ) -> Answer:
     """The right curve of a stack, and which tokens count in it."""
-    ids = batch.get("input_ids")
+    ids = _inner(batch).get("input_ids")
     layout = finder.layout_of(stack, model, sequences, ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else None)
     about: Answer = {
         "path": stack.path, "layers": len(stack.calls), "shape": list(stack.shape), "output": stack.output,
@@ -134,6 +157,7 @@ def _other_ends(values: list[np.ndarray], real: np.ndarray, how: str, batch: Map
     A mask of sound is finer than the frames; models and libraries differ about the frame at the edge.
     """
     found = {}
+    batch = _inner(batch)
     count, tokens = real.shape
     for name in masks_of(batch):
         lengths = (batch[name] != 0).sum(1).double() * tokens / batch[name].shape[1]
@@ -150,6 +174,7 @@ def _real_tokens(
 ) -> tuple[np.ndarray, str]:
     """Tokens that are not padding: those that stay when padding is changed; else by the mask that the blocks are handed."""
     everything = np.ones(entered.shape[:2], dtype=bool)
+    batch = _inner(batch)
     if not masks_of(batch):
         return everything, "none"
     # A mask as wide as the stack is about its tokens; of others (of samples, say) each may be.
@@ -200,11 +225,11 @@ def _asked(call: Callable[[], Any]) -> tuple[str, Any]:
         return f"crashed: {type(error).__name__} at {at}: {error}".replace("\n", " ")[:400], None
 
 
-def _scan(model: nn.Module, batch: Mapping[str, Any], **options: Any) -> Any:
+def _scan(model: nn.Module, data: Any, **options: Any) -> Any:
     import unsmooth
 
     return unsmooth.scan(
-        model, dict(batch), metrics=list(MEASURES), tokens="all", progress=False, confounds=False, fingerprint=False, **options
+        model, data, metrics=list(MEASURES), tokens="all", progress=False, confounds=False, fingerprint=False, **options
     )
 
 
@@ -269,8 +294,8 @@ def _is_named(stack: Stack, notes: str) -> bool:
     return stack.path.rstrip("/") in notes or any(re.search(rf"\b{re.escape(word)}", notes) for word in words if word not in common)
 
 
-def _ask_scan(model: nn.Module, batch: Mapping[str, Any], truths: list[Answer]) -> Answer:
-    said, scan = _asked(lambda: _scan(model, batch))
+def _ask_scan(model: nn.Module, data: Any, truths: list[Answer]) -> Answer:
+    said, scan = _asked(lambda: _scan(model, data))
     if scan is None:
         return {"verdict": said.split(":", 1)[0], "reason": said.split(": ", 1)[1]}
     theirs = curves_of(scan)
@@ -318,10 +343,10 @@ def _difference(name: str, curve: Mapping[str, list[float]], truths: list[Answer
 
 def _ask_padding(model: nn.Module, batch: Mapping[str, Any], other: Mapping[str, Any] | None, truths: list[Answer]) -> str:
     """Whether what stands in padding changes the numbers."""
-    if other is None:
+    if other is None or _inner(batch) is not batch:
         return "no padding"
-    one, first = _asked(lambda: _scan(model, batch))
-    two, second = _asked(lambda: _scan(model, other))
+    one, first = _asked(lambda: _scan(model, dict(batch)))
+    two, second = _asked(lambda: _scan(model, dict(other)))
     if first is None or second is None:
         return two if first is not None else one
     before, after = curves_of(first), curves_of(second)
@@ -436,14 +461,16 @@ class Block:
         return False
 
 
-def _ask_sites(model: nn.Module, batch: Mapping[str, Any], truths: list[Answer], calls: list[Call]) -> Answer:
+def _ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Call]) -> Answer:
     """Each site of each stack: "proved", "unproved" (nothing speaks for it), "wrong" (no tensor has its numbers)."""
-    said, scan = _asked(lambda: _scan(model, batch, sites="all"))
+    said, scan = _asked(lambda: _scan(model, data, sites="all"))
     if scan is None:
         return {"said": said}
     found, odd = match(curves_of(scan), truths)
     answer: Answer = {"said": "done", "stacks": {}}
     for name, group in found.items():
+        if any(truths[number]["stack"].slot == "rows" for number in group):
+            continue
         layers = [(number, layer) for number in group for layer in range(1, len(truths[number]["stack"].calls) + 1)]
         judged: dict[str, str] = {}
         blocks = [Block(truths[number], layer, calls) for number, layer in layers]
@@ -493,7 +520,7 @@ def patterns(stacks: list[Stack]) -> list[str]:
 
 def _ask_weights(model: nn.Module, batch: Mapping[str, Any], truths: list[Answer], calls: list[Call]) -> Answer:
     """For each stack: whether the attention output is rebuilt from the library's maps and weights."""
-    judged = [one for one in truths if one.get("layout") is not None]
+    judged = [one for one in truths if one.get("layout") is not None and one["stack"].slot != "rows"]
     answer: Answer = {}
     for one in judged:
         pattern = (patterns([one["stack"]]) or [""])[0]
@@ -543,17 +570,17 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
     return "proved"
 
 
-def _ask_explain(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]) -> Answer:
+def _ask_explain(model: nn.Module, data: Any, stacks: list[Stack]) -> Answer:
     import unsmooth
 
     answer = {}
-    for name, data, options in (("weights", None, {}), ("data", dict(batch), {"jacobian": False, "spectral_sequences": 1})):
-        said, _ = _asked(lambda data=data, options=options: unsmooth.explain(model, data, progress=False, **options))
+    for name, given, options in (("weights", None, {}), ("data", data, {"jacobian": False, "spectral_sequences": 1})):
+        said, _ = _asked(lambda given=given, options=options: unsmooth.explain(model, given, progress=False, **options))
         hints = patterns(stacks) if said.startswith("refused") and len(stacks) > 1 else []
         for hint in hints:
             again, _ = _asked(
-                lambda data=data, options=options, hint=hint: unsmooth.explain(
-                    model, data, progress=False, blocks=hint, **options
+                lambda given=given, options=options, hint=hint: unsmooth.explain(
+                    model, given, progress=False, blocks=hint, **options
                 )
             )
             if again == "done" or again.startswith("crashed"):

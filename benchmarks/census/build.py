@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,6 +49,15 @@ def class_for(model_type: str, kind: type, named: str | None = None) -> type:
     plain = [one for one in found if "For" not in one.__name__]
     whole = [one for one in plain if one.__name__.endswith(("Model", "Backbone", "Transformer"))]
     return (by_name or whole or plain or found)[0]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model, what it is called with, and what is handed to the library."""
+
+    model: nn.Module
+    batch: dict[str, Any]
+    data: Any
 
 
 class NoModel(Exception):

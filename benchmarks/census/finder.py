@@ -284,7 +284,48 @@ def stacks_in(calls: list[Call]) -> list[Stack]:
                     masks=tuple(one for call in run for one in call.inputs.values() if _may_be_mask(one)),
                 )
             )
-    return _outermost(_distinct(found), calls)
+    return _outermost(_distinct([*found, *_rows(calls)]), calls)
+
+
+def _rows(calls: list[Call]) -> Iterator[Stack]:
+    """Stacks without a module for a block: rows of a list that is never called, in which parts are, residuals outside.
+
+    A block begins where a row attends. The stream before it is what the first part of that row reads; after the last, what
+    the next part behind the list reads.
+    """
+    called = {call.path for call in calls}
+    rows: dict[tuple[int, str], dict[str, list[Call]]] = {}
+    for call in calls:
+        words = call.path.split(".")
+        for at in range(1, len(words)):
+            path = ".".join(words[:at])
+            above = [".".join(words[:upto]) for upto in range(1, at + 1)]
+            inner = calls[call.enclosing].path if call.enclosing >= 0 else ""
+            if words[at - 1].isdigit() and path not in called and all(one in inner or one not in called for one in above):
+                rows.setdefault((call.enclosing, ".".join(words[: at - 1])), {}).setdefault(path, []).append(call)
+                break
+    for (enclosing, path), row in rows.items():
+        begins = [parts[0] for parts in row.values() if any(part.attends for part in parts)]
+        if len(begins) < 2:
+            continue
+        entered = [next((one for one in call.inputs.values() if one.is_floating_point()), None) for call in begins]
+        last = max(part.number for parts in row.values() for part in parts)
+        behind = [call for call in calls[last + 1 :] if call.enclosing == enclosing]
+        ends = [*(one for call in behind for one in call.inputs.values())]
+        ends += list(calls[enclosing].outputs.values()) if enclosing >= 0 else []
+        first = entered[0]
+        if any(one is None or first is None or one.shape != first.shape or one.ndim != 3 for one in entered):
+            continue
+        end = next((one for one in ends if first is not None and one.shape == first.shape), None)
+        if end is None:
+            continue
+        values = (*(one for one in entered if one is not None), end)
+        if any(_same(one, other) for one, other in zip(values, values[1:], strict=False)):
+            continue
+        yield Stack(
+            path=path, paths=tuple(call.path for call in begins), calls=tuple(call.number for call in begins), slot="rows",
+            output="rows", values=values, attends=(True,) * len(begins), touched=(), enclosing=enclosing,
+        )  # fmt: skip
 
 
 def _distinct(found: list[Stack]) -> list[Stack]:

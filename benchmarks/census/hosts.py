@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, look_up, parts_of
+from benchmarks.census.build import Made, build
+from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, batch_for, look_up, parts_of
 
 _SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
@@ -295,10 +296,8 @@ def names() -> list[str]:
     return sorted({*CONFIG_MAPPING_NAMES, *MODEL_MAPPING_NAMES})
 
 
-def made(model_type: str) -> tuple[Any, Batch]:
+def made(model_type: str) -> Made:
     """A tiny model of one type and a batch for it."""
-    from benchmarks.census.batches import batch_for
-    from benchmarks.census.build import build
-
     model = build(model_type, FIELDS.get(model_type), CLASSES.get(model_type))
-    return model, batch_for(model, BATCHES.get(model_type))
+    batch = batch_for(model, BATCHES.get(model_type))
+    return Made(model, batch, dict(batch))
