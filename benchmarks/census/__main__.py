@@ -8,12 +8,19 @@ import json
 import logging
 import os
 import sys
-from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.census import page, record
+
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks/results/census.json"
+PAGE = ROOT / "docs/hosts/README.md"
+EXTRACT = ROOT / "src/unsmooth/models/census.json"
 # Imported before the first fork, so that no child does it again.
 _KEPT: list[Any] = []
 AHEAD = ("llama", "bert", "clip", "whisper", "qwen2_vl", "mixtral", "swin", "detr", "t5", "mamba2", "auto")
@@ -23,12 +30,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.census", description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; all where none is named")
     parser.add_argument("--src", type=Path, default=ROOT, help="the tree whose src/unsmooth is asked; default this one")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/census.json", help="where the results go")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
     parser.add_argument("--work", type=Path, default=ROOT / ".census", help="where the result of each lies until then")
-    parser.add_argument("--group", default="transformers", help="transformers, or a group of other libraries")
+    parser.add_argument("--group", default="all", help="of one library: all, timm, diffusers …")
     parser.add_argument("--apart", type=Path, default=ROOT / ".apart", help="where `make apart` has put timm")
     parser.add_argument("--others", type=Path, default=ROOT / ".apart/census", help="where `make apart` has put the others")
-    parser.add_argument("--part", default="1/1", help="such as 1/2: the first of two halves")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
     parser.add_argument("--keep", action="store_true", help="keep results of an older census")
     parser.add_argument("--again", default="", help="with --keep: do those again whose verdict has this word in it")
     return parser.parse_args()
@@ -79,6 +86,9 @@ def _warm_up() -> None:
 def main() -> int:
     """Run what is missing, then write all results in one file."""
     asked = _arguments()
+    if asked.page:
+        publish()
+        return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(asked.src.resolve() / "src"))
     _import_ahead(asked)
@@ -114,18 +124,36 @@ def main() -> int:
 
         return work
 
-    if asked.group == "transformers":
-        cases = {name: partial(hosts.made, name) for name in hosts.names()}
-    else:
-        cases = dict(others.cases())
-    part, parts = map(int, asked.part.split("/"))
-    names = (asked.names or list(cases))[part - 1 :: parts]
-    folder = asked.work / stamp["asked"][:8] / asked.group
-    say = partial(print, flush=True)
-    pool.run(((name, task(name, cases[name])) for name in names), folder, stamp, say, asked.again)
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    print(Counter(one.get("verdict") or ("broke" if "broke" in one else "not built") for one in found))
+    cases = {name: partial(hosts.made, name) for name in hosts.names()} | dict(others.cases())
+    names = asked.names or [name for name in cases if asked.group in ("all", name.split("/")[0] if "/" in name else "transformers")]
+    folder = asked.work / stamp["asked"][:8]
+    pool.run(((name, task(name, cases[name])) for name in names), folder, stamp, partial(print, flush=True), asked.again)
+    results = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    census = record.whole([one for one in results if one["name"] in cases], versions(), f"{datetime.now(UTC):%Y-%m-%d}")
+    print(json.dumps(census["counts"], indent=1))
+    if not asked.names:
+        record.write(census, asked.out)
+        if asked.out == RESULTS:
+            publish()
     return 0
+
+
+def publish() -> None:
+    """The page, and what comes with the package, from the results."""
+    census = json.loads(RESULTS.read_text())
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page.page(census))
+    record.write(record.extract(census), EXTRACT)
+
+
+def versions() -> dict[str, str]:
+    """Of what was asked and what it was asked about."""
+    found = {}
+    for name in ("unsmooth", "torch", "transformers", "timm", "diffusers", "open_clip_torch", "sentence-transformers",
+                 "x-transformers", "vit-pytorch"):  # fmt: skip
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from benchmarks.census import finder
 from benchmarks.census.finder import Call, Layout, Stack
 
 NEAR = 1e-4
+PARTS = ("padding", "remedies", "explain", "weights", "sites")
 MEASURES = ("token_similarity", "mean_cosine")
 Answer = dict[str, Any]
 
@@ -26,6 +27,7 @@ def examine(
     sequences: int = 3,
     save: Callable[[Answer], None] = lambda answer: None,
     data: Any = None,
+    parts: Collection[str] = PARTS,
 ) -> Answer:
     """All that the census asks of the library about one model.
 
@@ -35,6 +37,7 @@ def examine(
         sequences: How many are in the batch.
         save: Is handed what is known after each part.
         data: What is handed to the library; default the batch.
+        parts: What is asked beside the scan.
     """
     data = dict(batch) if data is None else data
     recorder = finder.Recorder(model)
@@ -61,14 +64,14 @@ def examine(
     answer |= scanned
     save(answer)
     if scanned["verdict"] in ("right", "left out"):
-        answer["padding"] = _ask_padding(model, batch, other_padding, truths)
+        answer["padding"] = _ask_padding(model, batch, other_padding, truths) if "padding" in parts else "not asked"
     for part, ask in (
         ("remedies", lambda: _ask_remedies(model, batch, stacks)),
         ("explain", lambda: _ask_explain(model, data, stacks)),
         ("weights", lambda: _ask_weights(model, batch, truths, calls)),
         ("sites", lambda: _ask_sites(model, data, truths, calls)),
     ):
-        if part != "sites" or scanned["verdict"] in ("right", "left out"):
+        if part in parts and part != "sites" or part in parts and scanned["verdict"] in ("right", "left out"):
             answer[part] = ask()
             save(answer)
     return answer

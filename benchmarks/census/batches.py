@@ -137,6 +137,10 @@ class Maker:
         grid = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="xy"), -1).reshape(1, -1, 2)
         places = grid.repeat(SEQUENCES, 1, 1)
         extra: Batch = {}
+        if "target_sizes" in self.fields:
+            sizes = {"target_sizes": torch.tensor([[side, side]] * SEQUENCES)}
+            yield {name: self.normal(SEQUENCES, channels, patch, side * side * patch), **sizes}
+            yield {name: self.normal(1, channels, patch, SEQUENCES * side * side * patch), **sizes}
         if "spatial_shapes" in self.fields:
             extra["spatial_shapes"] = torch.tensor([[side, side]] * SEQUENCES)
         for field in ("pixel_position_ids", "image_position_ids"):
@@ -160,13 +164,15 @@ class Maker:
             frames = look_up(self.config, "temporal_patch_size", default=1)
             merge = look_up(self.config, "spatial_merge_size", "merge_size", default=1)
             side = 2 * merge if merge > 1 else 4
-            for depth in dict.fromkeys((frames, 1)):
+            for depth in dict.fromkeys((frames, 1, 2)):
                 rows = SEQUENCES * side * side
                 patches = self.normal(rows, channels * depth * patch * patch)
                 name = "pixel_values" if "pixel_values" in self.fields else "hidden_states"
                 batch = {name: patches, grid_name: torch.tensor([[1, side, side]] * SEQUENCES)}
                 yield batch
-                yield {**batch, name: patches.reshape(rows, channels, -1, patch) if depth == 1 else patches}
+                if depth == 1:
+                    yield {**batch, name: patches.reshape(rows, channels, patch, patch)}
+                    yield {**batch, name: patches.reshape(1, rows, channels, patch, patch)}
 
     def sound(self) -> Iterator[Batch]:
         """Samples or features of sound."""

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from benchmarks.census.build import Made, build
-from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, Batch, Maker, batch_for, look_up, parts_of
+from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, TOKENS, Batch, Maker, batch_for, look_up, parts_of
 
 _SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 _SHUFFLED = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}
-_TILED = {"intermediate_layers_indices": [0, 1], "num_global_layers": 2, "vision_output_dim": 96}
+_TILED = {"intermediate_layers_indices": [0], "num_global_layers": 2, "vision_output_dim": 64}
 _TURNED = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 _POSED = {"image_size": [64, 32], "patch_size": [16, 16], "part_features": 8, "num_experts": 1}
 _COMPASS = {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}}
@@ -75,7 +75,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "step3p5": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
     "xmod": {"default_language": "en_XX"},
-    "levit": {"patch_size": 16, "image_size": 64},
+    "levit": {"patch_size": 16, "image_size": 64, "hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]},
     "lw_detr_vit": {"image_size": 64},
     "lw_detr": {"backbone_config": {"image_size": 64}},
     "gemma3": {"mm_tokens_per_image": 4},
@@ -103,6 +103,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "rt_detr": {"decoder_in_channels": [32, 32, 32]},
     "rt_detr_v2": {"decoder_in_channels": [32, 32, 32]},
     "d_fine": {"decoder_in_channels": [32, 32, 32], "backbone_config": {"hidden_sizes": [128, 512, 1024, 2048]}},
+    "instructblip": {"image_token_index": 21},
+    "instructblipvideo": {"video_token_index": 21},
+    "perceiver": {"d_latents": 32, "self_attends_per_block": 3, "num_blocks": 1, "num_self_attention_heads": 4},
     "zaya": {"num_experts_per_tok": 1},
 }
 # The class to build, where the first one is not it.
@@ -137,10 +140,10 @@ def _past_values(maker: Maker) -> Batch:
 
 
 def _flattened(maker: Maker) -> Batch:
-    width = 3 * 16 * 16 if "vision" not in maker.config.model_type else None
-    vision = next(one for one in parts_of(maker.config) if hasattr(one, "patch_embed_hidden_size"))
+    vision = next((one for one in parts_of(maker.config) if hasattr(one, "patch_embed_hidden_size")), maker.config)
     patch = getattr(vision, "patch_size", 16)
-    width = 3 * patch * patch
+    # transformers reads the width of patches from a field of its own.
+    width = getattr(vision, "patch_embed_hidden_size", 3 * patch * patch)
     patches = torch.cat([torch.ones(SEQUENCES, 12, 2), maker.normal(SEQUENCES, 12, width)], -1)
     places = torch.arange(12)
     patches[:, :, 0], patches[:, :, 1] = (places // 4 + 1).float(), (places % 4 + 1).float()
@@ -199,7 +202,23 @@ def _idefics(maker: Maker) -> Batch:
 def _states(maker: Maker) -> Batch:
     width = look_up(maker.config, "encoder_hidden_size", default=32)
     own = look_up(maker.config, "hidden_size", default=32)
-    return {"query_embeds": maker.normal(SEQUENCES, 6, own), "encoder_hidden_states": maker.normal(SEQUENCES, 9, width)}
+    batch = {"query_embeds": maker.normal(SEQUENCES, 6, own), "encoder_hidden_states": maker.normal(SEQUENCES, 9, width)}
+    return batch | ({"input_ids": maker.ids(5)} if "input_ids" in maker.fields else {})
+
+
+def _context(maker: Maker) -> Batch:
+    width = look_up(maker.config, "hidden_size", default=32)
+    return {"context": maker.normal(SEQUENCES, 9, width), "attention_mask": torch.ones(SEQUENCES, 9, dtype=torch.long)}
+
+
+def _task(maker: Maker) -> Batch:
+    length = look_up(maker.config, "task_seq_len", default=77)
+    return {"pixel_values": maker.normal(SEQUENCES, 3, 64, 64), "task_inputs": maker.normal(SEQUENCES, length)}
+
+
+def _speech(maker: Maker) -> Batch:
+    width = look_up(maker.config, "input_size", default=80)
+    return {"hidden_states": maker.normal(SEQUENCES, 64, width), "mask": torch.ones(SEQUENCES, 64, dtype=torch.bool)}
 
 
 def _packed_sound(maker: Maker) -> Batch:
@@ -263,6 +282,10 @@ BATCHES: dict[str, Callable[[Maker], Batch]] = {
     "instructblip_qformer": _states,
     "instructblipvideo": _with_qformer,
     "instructblipvideo_qformer": _states,
+    "idefics2_perceiver": _context,
+    "oneformer": _task,
+    "phi4_multimodal_audio": _speech,
+    "kosmos_2_5_vision_model": _flattened,
     "kosmos-2": _kosmos,
     "lightglue": _two_pictures,
     "lxmert": _lxmert,
@@ -270,6 +293,7 @@ BATCHES: dict[str, Callable[[Maker], Batch]] = {
     "musicgen_melody": _codebooks,
     "patchtsmixer": _past_values,
     "patchtst": _past_values,
+    "perceiver": lambda maker: {"inputs": maker.normal(SEQUENCES, TOKENS, maker.config.d_model)},
     "pix2struct": _flattened,
     "pix2struct_vision_model": _flattened,
     "bridgetower_vision_model": _images,

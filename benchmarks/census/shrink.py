@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
      r"(decoder|encoder|text|pooling|qformer|mask_decoder|predictor|vision|visual|patcher|detr|generator|dit)"
      r"_num(_hidden)?_layers|num_perceiver_layers|num_(hidden|attention)_(layers|blocks)_?.*|depths?|perceiver_depth"
      , _exactly(LAYERS)),
+    (r"num_kv_shared_layers", lambda value: 0),
     (r"mamba_n_heads|mamba_num_heads|mamba_heads", _exactly(8)),
     (r"first_k_dense_replace|num_dense_layers|decoder_sparse_step|moe_layer_start_index", _at_most(1)),
     (r"(num_|n_)?(routed_|local_|moe_|fine_)?(num_)?experts", _exactly(4)),
@@ -61,7 +62,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r".*codebook_dim", _at_most(WIDTH)),
     (r"n_window|n_window_infer", _at_most(16)),
     (r"mamba_d_state|state_size|ssm_state_size|d_state", _at_most(8)),
-    (r"mamba_chunk_size|chunk_length|lsh_attn_chunk_length|local_attn_chunk_length", _exactly(8)),
+    (r"mamba_chunk_size|lsh_attn_chunk_length|local_attn_chunk_length", _exactly(8)),
     (r"num_pos_feats", _at_most(WIDTH // 2)),
     (r"base_channels|num_filters|decoder_hidden_size_audio", _at_most(32)),
     (r"(num_)?(conv_pos_embedding_groups|groups)", _at_most(4)),
