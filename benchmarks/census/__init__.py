@@ -1,1 +1,1 @@
-"""The census: every architecture at hand built tiny, run through the library, and judged by an oracle of another hand."""
+"""The census: every architecture at hand built tiny, asked of the library, judged by other hooks."""

@@ -34,7 +34,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / ".census", help="where the result of each lies until then")
     parser.add_argument("--group", default="all", help="of one library: all, timm, diffusers …")
     parser.add_argument("--apart", type=Path, default=ROOT / ".apart", help="where `make apart` has put timm")
-    parser.add_argument("--others", type=Path, default=ROOT / ".apart/census", help="where `make apart` has put the others")
+    parser.add_argument(
+        "--others", type=Path, default=ROOT / ".apart/census", help="where `make apart` has put the others"
+    )
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     parser.add_argument("--keep", action="store_true", help="keep results of an older census")
     parser.add_argument("--again", default="", help="with --keep: do those again whose verdict has this word in it")
@@ -56,10 +58,6 @@ def _import_ahead(asked: argparse.Namespace) -> None:
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             _KEPT.append(library)
     import transformers
-
-    import unsmooth
-    import unsmooth.models
-    import unsmooth.remedies
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -95,8 +93,8 @@ def main() -> int:
     import unsmooth
     from benchmarks.census import batches, build, hosts, others, pool  # noqa: F401, so that no child reads another version
     from benchmarks.census.ask import examine
-    from benchmarks.census.batches import NoBatch
-    from benchmarks.census.build import NoModel
+    from benchmarks.census.batches import NoBatchError
+    from benchmarks.census.build import NoModelError
 
     source = Path(unsmooth.__file__).parent
     stamp = {"asked": pool.code_hash(source)}
@@ -107,7 +105,7 @@ def main() -> int:
         def work(save: Any) -> dict[str, Any]:
             try:
                 made = make()
-            except (NoModel, NoBatch) as error:
+            except (NoModelError, NoBatchError) as error:
                 return {"not built": str(error)}
             except Exception as error:
                 return {"not built": f"{type(error).__name__}: {error}".replace("\n", " ")[:400]}
@@ -125,9 +123,13 @@ def main() -> int:
         return work
 
     cases = {name: partial(hosts.made, name) for name in hosts.names()} | dict(others.cases())
-    names = asked.names or [name for name in cases if asked.group in ("all", name.split("/")[0] if "/" in name else "transformers")]
+    names = asked.names or [
+        name for name in cases if asked.group in ("all", name.split("/")[0] if "/" in name else "transformers")
+    ]
     folder = asked.work / stamp["asked"][:8]
-    pool.run(((name, task(name, cases[name])) for name in names), folder, stamp, partial(print, flush=True), asked.again)
+    pool.run(
+        ((name, task(name, cases[name])) for name in names), folder, stamp, partial(print, flush=True), asked.again
+    )
     results = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     census = record.whole([one for one in results if one["name"] in cases], versions(), f"{datetime.now(UTC):%Y-%m-%d}")
     print(json.dumps(census["counts"], indent=1))

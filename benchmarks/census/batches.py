@@ -21,7 +21,7 @@ SEQUENCES, TOKENS, DECODER_TOKENS, FRAMES, SAMPLES = 3, 11, 7, 64, 2400
 PADDING = (0, 2, 4)
 
 
-class NoBatch(Exception):
+class NoBatchError(Exception):
     """No batch was found that the model takes."""
 
 
@@ -38,7 +38,9 @@ def look_up(config: Any, *names: str, kind: type | tuple[type, ...] = int, defau
     """The first of these fields that a configuration or a part of it has."""
     for name in names:
         for part in parts_of(config):
-            value = getattr(part, name, None) if name in vars(part) or name in getattr(part, "attribute_map", {}) else None
+            value = (
+                getattr(part, name, None) if name in vars(part) or name in getattr(part, "attribute_map", {}) else None
+            )
             if isinstance(value, kind) and not isinstance(value, bool):
                 return value
     return default
@@ -59,6 +61,7 @@ class Maker:
         self.tokens = TOKENS
 
     def normal(self, *shape: int) -> Tensor:
+        """Random values."""
         return torch.randn(shape, generator=self.random)
 
     def mask(self, width: int) -> Tensor:
@@ -70,6 +73,7 @@ class Maker:
         return mask
 
     def ids(self, width: int) -> Tensor:
+        """Ids that are no special token."""
         vocabulary = min(look_up(self.config, "vocab_size", default=VOCABULARY) or VOCABULARY, VOCABULARY)
         low = FIRST_FREE_ID if vocabulary > FIRST_FREE_ID + 10 else min(4, vocabulary // 2)
         return torch.randint(low, vocabulary, (SEQUENCES, width), generator=self.random)
@@ -98,6 +102,7 @@ class Maker:
         return batch
 
     def decoder(self) -> Batch:
+        """Ids of a decoder with their mask."""
         batch: Batch = {}
         if "decoder_input_ids" in self.fields:
             batch["decoder_input_ids"] = self.ids(DECODER_TOKENS)
@@ -106,6 +111,7 @@ class Maker:
         return batch
 
     def image_size(self) -> tuple[int, int]:
+        """Height and width of a picture."""
         size = look_up(self.config, "image_size", "img_size", "input_size", kind=(int, list, tuple), default=32)
         if isinstance(size, int):
             return size, size
@@ -192,8 +198,16 @@ class Maker:
                 "channel": self.normal(SEQUENCES, 1, SAMPLES),
                 "picture": self.normal(SEQUENCES, 1, 4 * length, bins),
             }
-            order = ("last", "first", "samples", "channel", "picture") if "features" in name else ("samples", "channel", "last", "first")
-            if look_up(self.config, "max_length", default=0) and name == "input_values" and hasattr(self.config, "num_mel_bins"):
+            order = (
+                ("last", "first", "samples", "channel", "picture")
+                if "features" in name
+                else ("samples", "channel", "last", "first")
+            )
+            if (
+                look_up(self.config, "max_length", default=0)
+                and name == "input_values"
+                and hasattr(self.config, "num_mel_bins")
+            ):
                 features["last"] = self.normal(SEQUENCES, self.config.max_length, bins)
                 order = ("last", "samples")
             for shape in order:
@@ -221,7 +235,9 @@ class Maker:
             "pixel_values_videos" in self.fields and not has_text
         )
         packed = "grid_thw" in self.fields
-        has_sound = any(one in self.fields for one in ("input_features", "input_values", "audio_input_features", "audio_values"))
+        has_sound = any(
+            one in self.fields for one in ("input_features", "input_values", "audio_input_features", "audio_values")
+        )
         words = [self.text, self.decoder] if has_text else [self.decoder]
         pictures = list(self.pixels()) if has_pixels else list(self.packed_pixels()) if packed else []
         sounds = list(self.sound()) if has_sound else []
@@ -243,11 +259,16 @@ class Maker:
             yield [lambda: {"inputs_embeds": self.normal(SEQUENCES, TOKENS, width)}]
         if "hidden_states" in self.fields:
             yield [lambda: {"hidden_states": self.normal(SEQUENCES, 3, 2 * 32, 2 * 32)}]
-            for width in (look_up(self.config, "hidden_size", "d_model", default=32), look_up(self.config, "input_dim", default=32)):
+            for width in (
+                look_up(self.config, "hidden_size", "d_model", default=32),
+                look_up(self.config, "input_dim", default=32),
+            ):
                 yield [lambda width=width: {"hidden_states": self.normal(SEQUENCES, TOKENS, width)}]
 
 
-MISMATCH = re.compile(r"tokens:? (?:tensor\()?(\d+)\)?,? (?:and )?(?:image |audio )?features:?\s*(?:tensor\()?(\d+)", re.IGNORECASE)
+MISMATCH = re.compile(
+    r"tokens:? (?:tensor\()?(\d+)\)?,? (?:and )?(?:image |audio )?features:?\s*(?:tensor\()?(\d+)", re.IGNORECASE
+)
 
 
 def placeholder(maker: Maker, message: str) -> int | None:
@@ -294,7 +315,7 @@ def batch_for(model: nn.Module, extra: Callable[[Maker], Batch] | None = None, m
         most: Give up after so many tries.
 
     Raises:
-        NoBatch: None was taken; says what the first and the last try met.
+        NoBatchError: None was taken; says what the first and the last try met.
     """
     maker = Maker(model)
     if extra is not None:
@@ -311,4 +332,4 @@ def batch_for(model: nn.Module, extra: Callable[[Maker], Batch] | None = None, m
             return found
         met.append(found)
     first = met[0] if met else f"no known input among {', '.join(maker.fields)}"
-    raise NoBatch(" | ".join(dict.fromkeys(one[:200].replace("\n", " ") for one in (first, *met[-1:]))))
+    raise NoBatchError(" | ".join(dict.fromkeys(one[:200].replace("\n", " ") for one in (first, *met[-1:]))))

@@ -42,7 +42,7 @@ def class_for(model_type: str, kind: type, named: str | None = None) -> type:
 
     found = classes_of(kind)
     if not found:
-        raise NoModel(f"no model class of transformers is built from {kind.__name__}")
+        raise NoModelError(f"no model class of transformers is built from {kind.__name__}")
     wanted = named or MODEL_MAPPING_NAMES.get(model_type)
     wanted = wanted[0] if isinstance(wanted, tuple) else wanted
     by_name = [one for one in found if one.__name__ == wanted]
@@ -60,7 +60,7 @@ class Made:
     data: Any
 
 
-class NoModel(Exception):
+class NoModelError(Exception):
     """There is nothing to build."""
 
 

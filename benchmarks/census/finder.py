@@ -1,13 +1,15 @@
 """Stacks of attention blocks, found by the values of tensors in one forward pass; no class name is read.
 
-A stack is a run of at least two calls of sibling modules, attention among them, in which what each call hands on is what the
-next one is handed, at one shape. This is the census's own reading; it shares nothing with the library that it judges.
+A stack is a run of at least two calls of sibling modules, attention among them, in which what each call hands on is
+what the next one is handed, at one shape. This is the census's own reading; it shares nothing with the library that it
+judges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -250,7 +252,7 @@ def _is_near(stream: Tensor, output: Tensor, entered: Tensor) -> bool:
 
 
 def stacks_in(calls: list[Call]) -> list[Stack]:
-    """Every stack of a forward pass, in the order in which they begin; what lies inside a block of another is not one."""
+    """Every stack of a forward pass, in the order in which they begin; none lies inside a block of another."""
     groups: dict[tuple[int, str], list[Call]] = {}
     for call in calls:
         if call.ended and call.path:
@@ -290,8 +292,8 @@ def stacks_in(calls: list[Call]) -> list[Stack]:
 def _rows(calls: list[Call]) -> Iterator[Stack]:
     """Stacks without a module for a block: rows of a list that is never called, in which parts are, residuals outside.
 
-    A block begins where a row attends. The stream before it is what the first part of that row reads; after the last, what
-    the next part behind the list reads.
+    A block begins where a row attends. The stream before it is what the first part of that row reads; after the last,
+    what     the next part behind the list reads.
     """
     called = {call.path for call in calls}
     rows: dict[tuple[int, str], dict[str, list[Call]]] = {}
@@ -301,7 +303,11 @@ def _rows(calls: list[Call]) -> Iterator[Stack]:
             path = ".".join(words[:at])
             above = [".".join(words[:upto]) for upto in range(1, at + 1)]
             inner = calls[call.enclosing].path if call.enclosing >= 0 else ""
-            if words[at - 1].isdigit() and path not in called and all(one in inner or one not in called for one in above):
+            if (
+                words[at - 1].isdigit()
+                and path not in called
+                and all(one in inner or one not in called for one in above)
+            ):
                 rows.setdefault((call.enclosing, ".".join(words[: at - 1])), {}).setdefault(path, []).append(call)
                 break
     for (enclosing, path), row in rows.items():
@@ -320,11 +326,11 @@ def _rows(calls: list[Call]) -> Iterator[Stack]:
         if end is None:
             continue
         values = (*(one for one in entered if one is not None), end)
-        if any(_same(one, other) for one, other in zip(values, values[1:], strict=False)):
+        if any(_same(one, other) for one, other in pairwise(values)):
             continue
         yield Stack(
-            path=path, paths=tuple(call.path for call in begins), calls=tuple(call.number for call in begins), slot="rows",
-            output="rows", values=values, attends=(True,) * len(begins), touched=(), enclosing=enclosing,
+            path=path, paths=tuple(call.path for call in begins), calls=tuple(call.number for call in begins),
+            slot="rows", output="rows", values=values, attends=(True,) * len(begins), touched=(), enclosing=enclosing,
         )  # fmt: skip
 
 
@@ -333,7 +339,8 @@ def _distinct(found: list[Stack]) -> list[Stack]:
     kept: list[Stack] = []
     for stack in found:
         if not any(
-            one.enclosing == stack.enclosing and one.output == stack.output and {*one.calls} & {*stack.calls} for one in kept
+            one.enclosing == stack.enclosing and one.output == stack.output and {*one.calls} & {*stack.calls}
+            for one in kept
         ):
             kept.append(stack)
     return kept

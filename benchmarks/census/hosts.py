@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.census.build import Made, build
 from benchmarks.census.batches import DECODER_TOKENS, SEQUENCES, TOKENS, Batch, Maker, batch_for, look_up, parts_of
+from benchmarks.census.build import Made, build
 
 _SERIES = {"prediction_length": 4, "context_length": 14, "lags_sequence": [1, 2], "num_time_features": 1}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
@@ -202,7 +202,10 @@ def _idefics(maker: Maker) -> Batch:
 def _states(maker: Maker) -> Batch:
     width = look_up(maker.config, "encoder_hidden_size", default=32)
     own = look_up(maker.config, "hidden_size", default=32)
-    batch = {"query_embeds": maker.normal(SEQUENCES, 6, own), "encoder_hidden_states": maker.normal(SEQUENCES, 9, width)}
+    batch = {
+        "query_embeds": maker.normal(SEQUENCES, 6, own),
+        "encoder_hidden_states": maker.normal(SEQUENCES, 9, width),
+    }
     return batch | ({"input_ids": maker.ids(5)} if "input_ids" in maker.fields else {})
 
 
@@ -250,7 +253,10 @@ def _code_frames(maker: Maker) -> Batch:
 
 def _prompted(maker: Maker) -> Batch:
     height, width = maker.image_size()
-    return {name: maker.normal(SEQUENCES, 3, height, width) for name in ("pixel_values", "prompt_pixel_values", "prompt_masks")}
+    return {
+        name: maker.normal(SEQUENCES, 3, height, width)
+        for name in ("pixel_values", "prompt_pixel_values", "prompt_masks")
+    }
 
 
 def _tiles(maker: Maker) -> Batch:

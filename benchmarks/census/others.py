@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from benchmarks.census.build import Made, stir
 
@@ -103,7 +103,14 @@ _SMALLER: tuple[dict[str, Any], ...] = (
     {"img_size": 64, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 4, "num_classes": 5},
     {"img_size": 64, "embed_dim": 32, "depth": 3, "num_heads": 4, "num_classes": 5},
     {"embed_dim": 32, "depth": 3, "num_heads": 4, "num_classes": 5},
-    {"img_size": 64, "embed_dim": 16, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8), "window_size": 2, "num_classes": 5},
+    {
+        "img_size": 64,
+        "embed_dim": 16,
+        "depths": (2, 2, 2, 2),
+        "num_heads": (1, 2, 4, 8),
+        "window_size": 2,
+        "num_classes": 5,
+    },
     {"img_size": 64, "num_classes": 5},
     {"img_size": 128, "num_classes": 5},
     {"num_classes": 5},
@@ -140,7 +147,9 @@ def _dit() -> Made:
         num_embeds_ada_norm=10,
     )  # fmt: skip
     labels = torch.tensor([1, 4, 7])
-    return _of_dict(model, {"hidden_states": _pictures(8, 4), "timestep": torch.tensor([10, 200, 700]), "class_labels": labels})
+    return _of_dict(
+        model, {"hidden_states": _pictures(8, 4), "timestep": torch.tensor([10, 200, 700]), "class_labels": labels}
+    )
 
 
 def _pixart() -> Made:
@@ -160,7 +169,8 @@ def _sd3() -> Made:
 
     model = SD3Transformer2DModel(
         sample_size=8, patch_size=2, in_channels=4, num_layers=3, attention_head_dim=8, num_attention_heads=4,
-        joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4, pos_embed_max_size=8,
+        joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4,
+        pos_embed_max_size=8,
     )  # fmt: skip
     batch = {"hidden_states": _pictures(8, 4), "encoder_hidden_states": _normal(SEQUENCES, 7, 16),
              "pooled_projections": _normal(SEQUENCES, 16), "timestep": torch.tensor([10, 200, 700])}  # fmt: skip
@@ -184,7 +194,7 @@ def _flux() -> Made:
     return _of_dict(model, batch)
 
 
-# open_clip, sentence-transformers ---------------------------------------------------------------------------------------
+# open_clip, sentence-transformers -------------------------------------------------------------------------------------
 
 
 def _open_clip() -> Made:
@@ -214,13 +224,15 @@ def _sentences() -> Made:
     return Made(model, {"input": dict(model.tokenize(texts))}, texts)
 
 
-# x-transformers, vit-pytorch ----------------------------------------------------------------------------------------------
+# x-transformers, vit-pytorch ------------------------------------------------------------------------------------------
 
 
 def _x_decoder() -> Made:
     from x_transformers import Decoder, TransformerWrapper
 
-    model = TransformerWrapper(num_tokens=96, max_seq_len=16, attn_layers=Decoder(dim=32, depth=3, heads=4, attn_dim_head=8))
+    model = TransformerWrapper(
+        num_tokens=96, max_seq_len=16, attn_layers=Decoder(dim=32, depth=3, heads=4, attn_dim_head=8)
+    )
     return _of_one(model, "x", _ids())
 
 
@@ -253,7 +265,7 @@ class _Attention(nn.Module):
         q, k, v = (
             one.view(batch, tokens, self.heads, -1).transpose(1, 2) for one in self.c_attn(x).split(width, dim=2)
         )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).reshape(batch, tokens, width))
 
 

@@ -63,24 +63,26 @@ def page(census: Mapping[str, Any]) -> str:
     lines = [
         "# Architectures: what holds for each",
         "",
-        f"Written by `make census` on {census['created'][:10]} ({versions}). Every model type of the installed transformers, "
-        "the token models of timm and models of other libraries, each built tiny with random weights in which no norm or "
-        "gate is neutral, each handed to `unsmooth` with no hint. The truth comes from another hand: hooks on every module "
-        "find the stacks by the values of tensors, curves are taken from them in float64, padding is found by changing what "
-        "stands in it. [All results](../../benchmarks/results/census.json); the code is in `benchmarks/census`.",
+        f"Written by `make census` on {census['created'][:10]} ({versions}). Every model type of the installed "
+        "transformers, the token models of timm and models of other libraries, each built tiny with random weights in "
+        "which no norm or gate is neutral, each handed to `unsmooth` with no hint. The truth comes from another hand: "
+        "hooks on every module find the stacks by the values of tensors, curves are taken from them in float64, and "
+        "padding is found by changing what stands in it. [All results](../../benchmarks/results/census.json); the code "
+        "is in `benchmarks/census`.",
         "",
         *_table_of_counts(census),
         "",
-        "*Right*: every stack the finder saw is measured, or named in a note, and equal at every layer to 1e-4, padding not "
-        "counted. *Left out*: a stack is missing without a word. *Sites proved*: each site's numbers are those of a tensor "
-        "that is what the site says, by the sums of the residual stream. *Weights proved*: the attention output is rebuilt "
-        "from the maps and the weights. *Remedies*: the neutral setting changes nothing, the active one does, no token sees a "
-        "later one, and undo gives every bit back. A type with several stacks counts where all of them hold.",
+        "*Right*: every stack the finder saw is measured, or named in a note, and equal at every layer to 1e-4, "
+        "padding not counted. *Left out*: a stack is missing without a word. *Sites proved*: each site's numbers are those "
+        "of a tensor that is what the site says, by the sums of the residual stream. *Weights proved*: the attention output "
+        "is rebuilt from the maps and the weights. *Remedies*: the neutral setting changes nothing, the active one "
+        "does, no token sees a later one, and undo gives every bit back. A type with several stacks counts where all "
+        "of them hold.",
         "",
-        f"Of {counted['all']} types {counted['no stack']} have no stack of attention blocks and {counted['not built']} could "
-        "not be built; both are named below. What transformers itself says of its blocks names all stacks that were found for "
-        f"{_share(static['any'], total)}: `GradientCheckpointingLayer` {static['checkpointed']}, `_can_record_outputs` "
-        f"{static['recorded']}, `_no_split_modules` {static['unsplit']}.",
+        f"Of {counted['all']} types {counted['no stack']} have no stack of attention blocks and {counted['not built']} "
+        "could not be built; both are named below. What transformers itself says of its blocks names all stacks that "
+        f"were found for {_share(static['any'], total)}: `GradientCheckpointingLayer` {static['checkpointed']}, "
+        f"`_can_record_outputs` {static['recorded']}, `_no_split_modules` {static['unsplit']}.",
         "",
         "## Why scans were refused",
         "",
@@ -96,7 +98,8 @@ def page(census: Mapping[str, Any]) -> str:
         lines += [
             f"## {library}",
             "",
-            "| architecture | stacks and layers | scan | sites | weights | explain | sharpen | deescalate | layerscale | what not |",
+            "| architecture | stacks and layers | scan | sites | weights | explain | sharpen | deescalate | layerscale "
+            "| what not |",
             "| --- " * 10 + "|",
             *(_row(one) for one in of_it),
             "",

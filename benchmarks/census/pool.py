@@ -19,6 +19,9 @@ from typing import Any
 # Seconds of processor time, seconds by the clock, bytes of address space.
 SECONDS, PATIENCE, MEMORY = 25, 120, 6 << 30
 
+# Where a result says how it went.
+TOLD = ("verdict", "reason", "broke", "not built")
+
 Result = dict[str, Any]
 Task = Callable[[Callable[[Result], None]], Result]
 
@@ -64,7 +67,9 @@ def _work(task: Task, file: Path, stamp: dict[str, Any]) -> None:
     _write(file, {**stamp, **result, "seconds": round(time.perf_counter() - started, 2)})
 
 
-def run(tasks: Iterable[tuple[str, Task]], folder: Path, stamp: dict[str, Any], say: Callable[[str], None], again: str = "") -> None:
+def run(
+    tasks: Iterable[tuple[str, Task]], folder: Path, stamp: dict[str, Any], say: Callable[[str], None], again: str = ""
+) -> None:
     """Do each task whose result is missing or of other code, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     gc.freeze()
@@ -72,9 +77,10 @@ def run(tasks: Iterable[tuple[str, Task]], folder: Path, stamp: dict[str, Any], 
         file = folder / f"{name.replace('/', '__')}.json"
         if file.is_file():
             known = json.loads(file.read_text())
-            if all(known.get(key) == value for key, value in stamp.items()) and not known.get("unfinished"):
-                if not again or not any(again in str(known.get(key)) for key in ("verdict", "reason", "broke", "not built")):
-                    continue
+            is_known = all(known.get(key) == value for key, value in stamp.items()) and not known.get("unfinished")
+            is_asked = again and any(again in str(known.get(key)) for key in TOLD)
+            if is_known and not is_asked:
+                continue
             file.unlink()
         sys.stdout.flush()
         child = os.fork()
@@ -91,7 +97,8 @@ def run(tasks: Iterable[tuple[str, Task]], folder: Path, stamp: dict[str, Any], 
         else:
             result = {**stamp, "name": name, "broke": "the process ended without a result (time or memory)"}
             _write(file, result)
-        say(f"{name}: {result.get('verdict') or result.get('broke') or result.get('not built')} {result.get('reason', '')[:160]}")
+        told = next((result[key] for key in ("verdict", "broke", "not built") if key in result), "")
+        say(f"{name}: {told} {result.get('reason', '')[:160]}")
 
 
 def _await(child: int) -> None:

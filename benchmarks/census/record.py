@@ -14,13 +14,15 @@ REMEDIES = ("sharpen", "deescalate", "layerscale")
 ASPECTS = ("sites", "weights", "explain", *REMEDIES)
 
 # What people train, serve and fine-tune most in 2026, chosen before the first count and fixed since.
-MOST_USED = tuple(
-    """bert roberta distilbert albert electra deberta-v2 xlm-roberta mpnet modernbert camembert longformer esm layoutlmv3
-    bart t5 mt5 pegasus marian m2m_100 mbart gpt2 gpt_neo gpt_neox gptj opt bloom falcon phi phi3 llama mistral mixtral
-    qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next gemma gemma2 gemma3_text gemma3 cohere2 olmo2 smollm3 granite glm4 gpt_oss
-    deepseek_v3 llama4_text starcoder2 stablelm whisper wav2vec2 hubert wavlm vit deit beit dinov2 dinov3_vit swin siglip
-    siglip2 clip blip llava qwen2_vl qwen2_5_vl qwen3_vl internvl sam detr vit_mae""".split()
-)
+MOST_USED = (
+    "bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "xlm-roberta", "mpnet", "modernbert",
+    "camembert", "longformer", "esm", "layoutlmv3", "bart", "t5", "mt5", "pegasus", "marian", "m2m_100", "mbart",
+    "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "falcon", "phi", "phi3", "llama", "mistral", "mixtral",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "gemma", "gemma2", "gemma3_text", "gemma3", "cohere2",
+    "olmo2", "smollm3", "granite", "glm4", "gpt_oss", "deepseek_v3", "llama4_text", "starcoder2", "stablelm",
+    "whisper", "wav2vec2", "hubert", "wavlm", "vit", "deit", "beit", "dinov2", "dinov3_vit", "swin", "siglip",
+    "siglip2", "clip", "blip", "llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "sam", "detr", "vit_mae",
+)  # fmt: skip
 
 
 def row(found: Mapping[str, Any]) -> Row:
@@ -54,7 +56,9 @@ def _sites(found: Mapping[str, Any]) -> str:
     sites = found.get("sites", {})
     if sites.get("said") != "done":
         return sites.get("said", "not reached")
-    judged = {f"{stack}:{site}".lstrip(":"): verdict for stack, of in sites["stacks"].items() for site, verdict in of.items()}
+    judged = {
+        f"{stack}:{site}".lstrip(":"): verdict for stack, of in sites["stacks"].items() for site, verdict in of.items()
+    }
     if not judged:
         return "none"
     bad = [f"{verdict}: {site}" for site, verdict in judged.items() if verdict != "proved"]
@@ -76,12 +80,15 @@ def _explain(found: Mapping[str, Any]) -> str:
 
 
 def _remedy(asked: Mapping[str, Any]) -> str:
-    """"holds": applied, neutral where it should be, no leak, undone to the bit."""
+    """Whether it holds: applied, neutral where it should be, no leak, undone to the bit."""
     said = asked.get("said", "not reached")
     if said != "done":
         return str(said)
     checks = (
-        (float(asked.get("neutral", 0.0)) <= 1e-6 if not isinstance(asked.get("neutral"), str) else False, "not neutral"),
+        (
+            float(asked.get("neutral", 0.0)) <= 1e-6 if not isinstance(asked.get("neutral"), str) else False,
+            "not neutral",
+        ),
         (not isinstance(asked.get("changes"), str) and float(asked.get("changes", 0.0)) > 0, "changes nothing"),
         (asked.get("leak") != "leaks", "leaks the future"),
         (asked.get("undone") is True, "not undone"),
@@ -102,7 +109,7 @@ def has_stack(one: Mapping[str, Any]) -> bool:
 
 
 def kind_of(said: str) -> str:
-    """The first word of what came out: "proved", "refused", "crashed" …"""
+    """The first word of what came out, such as "proved", "refused" or "crashed"."""
     return said.split(":")[0].split(",")[0]
 
 
@@ -120,7 +127,10 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for aspect in ASPECTS:
         told[aspect] = dict(Counter(kind_of(one[aspect]) for one in stacked))
     told["padding"] = dict(Counter(kind_of(one.get("padding", "no scan")) for one in stacked))
-    agreed = {rule: sum(one.get("static", {}).get(rule, False) for one in stacked) for rule in ("checkpointed", "recorded", "unsplit")}
+    agreed = {
+        rule: sum(one.get("static", {}).get(rule, False) for one in stacked)
+        for rule in ("checkpointed", "recorded", "unsplit")
+    }
     told["static"] = {**agreed, "any": sum(any(one.get("static", {}).values()) for one in stacked)}
     return told
 

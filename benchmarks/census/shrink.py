@@ -41,7 +41,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r".*_kv_heads|.*num_key_value_heads|multi_query_group_num|num_kv_heads", _at_most(KEY_HEADS)),
     (r"linear_num_key_heads", _exactly(KEY_HEADS)),
     (r"index_topk", _exactly(4)),
-    (r".*attention_heads|(num_|n_)?(attention_)?heads?|.*_n_heads?|.*num_heads|.*linear_num_(value_)?heads", _at_most(HEADS)),
+    (r".*attention_heads|(num_|n_)?(attention_)?heads?|.*_n_heads?|.*num_heads|.*linear_num_(value_)?heads",
+     _at_most(HEADS)),
     (r"qk_nope_head_dim|qk_rope_head_dim|v_head_dim|.*head_dim|d_kv|dim_head|attention_head_size|.*_d_head"
      r"|.*attention_dim_head|kv_channels|rotary_dim|head_size", _exactly(HEAD_DIM)),
     (r"qk_head_dim", _exactly(2 * HEAD_DIM)),
@@ -52,7 +53,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"(crop_|pretrain_)?image_size|img_size|input_resolution", _exactly(PICTURE)),
     (r"patch_size", lambda value: value if value <= 4 else PATCH),
     (r"(max_source_positions|max_target_positions)", _at_most(64)),
-    (r"max_position_embeddings|n_positions|max_2d_position_embeddings|max_.*positions?|max_seq_len(gth)?", _at_most(256)),
+    (r"max_position_embeddings|n_positions|max_2d_position_embeddings|max_.*positions?|max_seq_len(gth)?",
+     _at_most(256)),
     (r"window_size", lambda value: 32 if value >= 64 else min(value, 8)),
     (r"upsample_groups", _at_most(WIDTH)),
     (r"(sliding_window|attention_chunk_size|local_attention|attention_window)", _at_most(8)),
@@ -153,7 +155,9 @@ def _layers_kept(default: Any) -> tuple[int | None, list[int]]:
     return count, kept
 
 
-def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any] | None = None, default: Any = None) -> Any:
+def small(
+    kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any] | None = None, default: Any = None
+) -> Any:
     """A tiny configuration of one kind.
 
     Args:
@@ -189,7 +193,11 @@ def small(kind: type, tokens: Tokens | None = None, overrides: Mapping[str, Any]
             if parameter.default is None and not isinstance(value[0], str):
                 del made[field]
             continue
-        new = _places(value, len(kept)) if INDICES.search(field) and (kept or field != "out_indices") else _shrunk(field, value, tokens)
+        new = (
+            _places(value, len(kept))
+            if INDICES.search(field) and (kept or field != "out_indices")
+            else _shrunk(field, value, tokens)
+        )
         if field == "embed_dim" and isinstance(value, int) and _staged_heads(default):
             new = HEAD_DIM * _shrunk_list("heads", _staged_heads(default))[0]
         if default is not plain and not _is_same(value, _held(plain, field)):
@@ -273,9 +281,7 @@ def _is_one_for_each_head(field: str, value: Any, default: Any) -> bool:
 def _rope(value: dict[str, Any], has_sections: bool) -> dict[str, Any]:
     """Sections of rotary positions that add up to half a tiny head."""
     if any(isinstance(inner, dict) for inner in value.values()):
-        return {
-            name: _rope(inner, has_sections) if isinstance(inner, dict) else inner for name, inner in value.items()
-        }
+        return {name: _rope(inner, has_sections) if isinstance(inner, dict) else inner for name, inner in value.items()}
     new = dict(value)
     if has_sections or "mrope_section" in new:
         new["mrope_section"] = [HEAD_DIM // 2 - 2, 1, 1]
@@ -288,7 +294,11 @@ def _shrunk(field: str, value: Any, tokens: Tokens) -> Any:
         return value
     if isinstance(value, int):
         return tokens.of(value) if is_token(field) else shrunk_number(field, value)
-    if isinstance(value, list | tuple) and value and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    ):
         if is_token(field):
             return [tokens.of(one) for one in value]
         new = _shrunk_list(field, list(value))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-
 # Of all model types every tenth; those that hold a stack are asked here what the whole census asks of all.
 TENTH = slice(4, None, 10)
 
@@ -60,7 +59,9 @@ def test_rotary_sections_fill_half_a_head() -> None:
     assert sum(config.rope_parameters["mrope_section"]) == shrink.HEAD_DIM // 2
 
 
-@pytest.mark.parametrize(("field", "old", "new"), [("num_labels", 17, 17), ("depth", 0, 0), ("num_hidden_layers", 80, 2)])
+@pytest.mark.parametrize(
+    ("field", "old", "new"), [("num_labels", 17, 17), ("depth", 0, 0), ("num_hidden_layers", 80, 2)]
+)
 def test_numbers_that_no_rule_knows_stay(field: str, old: int, new: int) -> None:
     assert shrink.shrunk_number(field, old) == new
 
@@ -167,7 +168,8 @@ def test_rows_of_a_list_are_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind"), [((3, 5, 8), "batch first"), ((5, 3, 8), "sequence first"), ((1, 9, 8), "packed"), ((7, 5, 8), None)]
+    ("shape", "kind"),
+    [((3, 5, 8), "batch first"), ((5, 3, 8), "sequence first"), ((1, 9, 8), "packed"), ((7, 5, 8), None)],
 )
 def test_layouts(shape: tuple[int, ...], kind: str | None) -> None:
     [stack] = finder.find(Chain().eval(), {"x": noise(*shape)})
@@ -219,8 +221,8 @@ def test_our_curves_are_those_of_the_formulas() -> None:
 def test_all_that_is_asked_of_a_known_model_holds() -> None:
     found = record.row({"name": "bert", **ask.examine(bert(), padded_batch())})
     assert {key: found[key] for key in ("scan", *record.ASPECTS)} == {
-        "scan": "right", "sites": "proved", "weights": "proved", "explain": "runs", "sharpen": "holds", "deescalate": "holds",
-        "layerscale": "holds",
+        "scan": "right", "sites": "proved", "weights": "proved", "explain": "runs", "sharpen": "holds",
+        "deescalate": "holds", "layerscale": "holds",
     }  # fmt: skip
     assert found["padding"] == "unchanged"
 
