@@ -186,7 +186,8 @@ class Recorder:
         return hook
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal in every bit."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
@@ -227,11 +228,11 @@ def _link(before: Call, after: Call, slot: Slot, output: Slot | None) -> Link | 
     if stream.ndim < 2 or entered.shape != stream.shape:
         return None
     for name, one in before.outputs.items():
-        if output in (None, name) and _same(one, stream) and not _same(one, entered):
+        if output in (None, name) and same(one, stream) and not same(one, entered):
             return Link(name, is_touched=False)
     # Something is added to the stream at some places, or padding set to zero, between two blocks of one list.
     for name, one in before.outputs.items():
-        if output not in (None, name) or one.shape != stream.shape or _same(one, entered):
+        if output not in (None, name) or one.shape != stream.shape or same(one, entered):
             continue
         equal = (one == stream).all(-1).float().mean()
         if equal >= 0.2 or (_follows(before, after) and _is_near(stream, one, entered)):
@@ -326,7 +327,7 @@ def _rows(calls: list[Call]) -> Iterator[Stack]:
         if end is None:
             continue
         values = (*(one for one in entered if one is not None), end)
-        if any(_same(one, other) for one, other in pairwise(values)):
+        if any(same(one, other) for one, other in pairwise(values)):
             continue
         yield Stack(
             path=path, paths=tuple(call.path for call in begins), calls=tuple(call.number for call in begins),

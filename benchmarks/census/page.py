@@ -72,12 +72,11 @@ def page(census: Mapping[str, Any]) -> str:
         "",
         *_table_of_counts(census),
         "",
-        "*Right*: every stack the finder saw is measured, or named in a note, and equal at every layer to 1e-4, "
-        "padding not counted. *Left out*: a stack is missing without a word. *Sites proved*: each site's numbers are those "
-        "of a tensor that is what the site says, by the sums of the residual stream. *Weights proved*: the attention output "
-        "is rebuilt from the maps and the weights. *Remedies*: the neutral setting changes nothing, the active one "
-        "does, no token sees a later one, and undo gives every bit back. A type with several stacks counts where all "
-        "of them hold.",
+        "*Right*: every stack the finder saw is measured, or named in a note, and equal at every layer to 1e-4. *Left "
+        "out*: a stack is missing without a word. *Sites proved*: each site's numbers are those of a tensor that is "
+        "what the site says, by the sums of the residual stream. *Weights proved*: the attention output is rebuilt "
+        "from the maps and the weights. *Remedies*: the neutral setting changes nothing, the active one does, no token "
+        "sees a later one, and undo gives every bit back. A type with several stacks counts where all of them hold.",
         "",
         f"Of {counted['all']} types {counted['no stack']} have no stack of attention blocks and {counted['not built']} "
         "could not be built; both are named below. What transformers itself says of its blocks names all stacks that "

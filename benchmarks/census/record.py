@@ -84,12 +84,12 @@ def _remedy(asked: Mapping[str, Any]) -> str:
     said = asked.get("said", "not reached")
     if said != "done":
         return str(said)
+    broken = [asked[key] for key in ("neutral", "changes") if isinstance(asked.get(key), str)]
+    if broken:
+        return f"fails: with it the model raises, {broken[0]}"
     checks = (
-        (
-            float(asked.get("neutral", 0.0)) <= 1e-6 if not isinstance(asked.get("neutral"), str) else False,
-            "not neutral",
-        ),
-        (not isinstance(asked.get("changes"), str) and float(asked.get("changes", 0.0)) > 0, "changes nothing"),
+        (float(asked.get("neutral", 0.0)) <= 1e-6, "not neutral"),
+        (float(asked.get("changes", 0.0)) > 0, "changes nothing"),
         (asked.get("leak") != "leaks", "leaks the future"),
         (asked.get("undone") is True, "not undone"),
         (_inside(asked.get("eigenvalues")), "eigenvalues outside [-1, 0]"),

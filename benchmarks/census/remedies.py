@@ -128,5 +128,7 @@ def _eigenvalues(model: nn.Module) -> list[float]:
     """Smallest and largest real part of the eigenvalues of the first block's value times output weights."""
     from unsmooth.models import value_projection
 
-    found = torch.linalg.eigvals(value_projection(model, 0).summed().double()).real
+    values = value_projection(model, 0)
+    summed = values.summed().double() * (1.0 if values.gain is None else values.gain.double())
+    found = torch.linalg.eigvals(summed).real
     return [float(found.min()), float(found.max())]

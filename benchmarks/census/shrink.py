@@ -49,7 +49,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"(kv|q|o|.*)_lora_rank|.*_rank|.*_latent_size", _at_most(16)),
     (r".*(intermediate_size|ffn_dim|mlp_dim|ffn_hidden_size|inner_dim|feedforward|d_ff|d_inner|mlp_hidden_size"
      r"|intermediate_dim|n_inner|ff_dim|dim_ff|ffn_size)", _exactly(INNER)),
-    (r".*vocab_size(_per_layer_input)?", _at_most(VOCABULARY)),
+    (r".*vocab_size(_per_layer_input)?|n_words", _at_most(VOCABULARY)),
     (r"(crop_|pretrain_)?image_size|img_size|input_resolution", _exactly(PICTURE)),
     (r"patch_size", lambda value: value if value <= 4 else PATCH),
     (r"(max_source_positions|max_target_positions)", _at_most(64)),
@@ -72,7 +72,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"query_pre_attn_scalar", _exactly(HEAD_DIM)),
     (r".*(hidden_size|hidden_dim|embed_dim|embedding_size|embedding_dim|d_model|d_embed|n_embd|projection_dim|out_hidden_size"
      r"|output_dim|output_size|hidden_dimension|encoder_dim|feature_dim|fusion_dim|latent_dim|hidden_channels"
-     r"|projection_size|output_channels|mask_input_channels|pooler_output_size|channels_dim|dim_model|model_dim|lru_width|text_dim|vision_dim|model_size"
+     r"|projection_size|output_channels|mask_input_channels|pooler_output_size|channels_dim|dim_model|emb_dim|model_dim|lru_width|text_dim|vision_dim|model_size"
      r"|hidden_sizes|projector_dim|xvector_output_dim|conv_hidden|context_dim)", _at_most(WIDTH)),
     (r"dim|width|lru_width|q_dim|kv_dim|hidden_size.*", _at_most(WIDTH)),
 )  # fmt: skip

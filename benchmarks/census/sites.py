@@ -51,6 +51,15 @@ class Block:
         self.read_by_attention = self._distinct(
             one for call in self.calls if call.attends for one in call.inputs.values() if one.shape == shape
         )
+        # What is made of the entry alone before attention, though windows may be cut from it.
+        self.read_by_attention += self._distinct(
+            one
+            for call in self.calls
+            if not call.attends
+            and any(read.shape == shape and torch.equal(read, self.x) for read in call.inputs.values())
+            for one in call.outputs.values()
+            if one.shape == shape
+        )
         self.attending = self._distinct(
             one for call in self.calls if call.attends for one in call.outputs.values() if one.shape == shape
         )
