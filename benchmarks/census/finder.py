@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-FUSED = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "flex_attention")
+FUSED = (
+    "scaled_dot_product",
+    "_flash_attention",
+    "_efficient_attention",
+    "flex_attention",
+    "multi_head_attention",
+    "transformer_encoder_layer",
+)
 Slot = str
 
 
