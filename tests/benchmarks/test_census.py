@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from unsmooth.cli.app import run
+
 # Of all model types every tenth; those that hold a stack are asked here what the whole census asks of all.
 TENTH = slice(4, None, 10)
 
@@ -290,6 +292,15 @@ def test_the_page_and_what_comes_with_the_package_are_those_of_the_results() -> 
     ours = [one for one in results["rows"] if one["library"] == "transformers"]
     assert results["counts"]["transformers"] == record.counts(ours)
     assert [one["name"] for one in ours] == hosts.names()
+
+
+def test_the_command_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls", "models", "bert", "torch_encoder", "--json"]) == 0
+    bert_entry, family = json.loads(capsys.readouterr().out)
+    assert (bert_entry["name"], bert_entry["scan"], bert_entry["weights"]) == ("bert", "right", "proved")
+    assert (family["name"], family["scan"]) == ("torch_encoder", "declared")
+    assert run(["ls", "models", "bert"]) == 0
+    assert "proved" in capsys.readouterr().out
 
 
 def test_a_fixed_tenth_is_what_the_results_say() -> None:
