@@ -40,6 +40,7 @@ help:
 	@echo "make features the feature table from benchmarks/features.json -> docs/features.md"
 	@echo "make definitions  published definitions on demo:plain -> benchmarks/results, and the sentence in README.md"
 	@echo "make atlas    every trained model at hand and the demo models, scanned -> docs/atlas"
+	@echo "make census   every architecture at hand, tiny, asked and judged by other hooks -> docs/hosts (half an hour)"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make bench-engines  an arena of 40 tiny runs in place, by local processes, Ray and submitit: the same table, at what cost"
 	@echo "make clean    remove the environment and caches"
@@ -60,6 +61,8 @@ $(VENV)/minilm: $(VENV)/installed
 # Where they cannot be fetched these tests skip and say so.
 .apart/timm/installed: PACKAGES = timm torchvision
 .apart/quantised/installed: PACKAGES = bitsandbytes torchao
+.apart/census/installed: PACKAGES = diffusers open_clip_torch sentence-transformers x-transformers vit-pytorch \
+	einops einx ftfy wcwidth loguru frozendict torch-einops-utils
 .apart/%/installed: constraints.txt | $(VENV)/installed
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps --target $(@D) \
@@ -157,7 +160,7 @@ arena: $(VENV)/installed
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-.PHONY: rivals rivals-env features definitions atlas
+.PHONY: rivals rivals-env features definitions atlas census
 # Rivals pin versions that do not go with ours: each environment is its own, with every package named.
 .rivals/%/installed: benchmarks/rivals/environments/%.txt
 	$(PYTHON) -m venv .rivals/$*
@@ -180,6 +183,8 @@ atlas: $(VENV)/installed
 
 bench-engines: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines
+census: $(VENV)/installed apart .apart/census/installed
+	OMP_NUM_THREADS=1 nice -n 10 $(BIN)/python -m benchmarks.census
 
 bench: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.scan_cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
@@ -166,12 +167,17 @@ def study_entries() -> list[dict[str, Any]]:
 
 
 def model_entries() -> list[dict[str, Any]]:
-    """Every registered host with the blocks it recognises."""
+    """Every architecture that the census asked about, with what holds for it, then families that it does not name."""
     from unsmooth.models import HOSTS
 
-    return [
-        {"name": host.name, "blocks": ", ".join(host.blocks), "example": host.example} for host in HOSTS.values()
-    ] + [{"name": "any nn.Module", "blocks": 'blocks="encoder.layers.*"', "example": "residual site only"}]
+    known = json.loads(files("unsmooth.models").joinpath("census.json").read_text(encoding="utf-8"))["rows"]
+    names = {entry["name"] for entry in known}
+    declared = [
+        {"name": host.name, "class": ", ".join(host.blocks), "scan": "declared", "why": f"such as {host.example}"}
+        for host in HOSTS.values()
+        if host.name not in names
+    ]
+    return [*known, *declared]
 
 
 def remedy_entries() -> list[dict[str, Any]]:
@@ -226,12 +232,13 @@ def print_metrics(entries: list[dict[str, Any]]) -> None:
 
 
 def print_models(entries: list[dict[str, Any]]) -> None:
-    """One row per family."""
+    """One row per architecture: what holds, what was refused and why."""
     table = Table(box=None)
-    for column in entries[0]:
+    columns = ("name", "scan", "sites", "weights", "explain", "sharpen", "deescalate", "layerscale", "why")
+    for column in columns:
         table.add_column(column, no_wrap=column == "name", overflow="fold")
     for entry in entries:
-        table.add_row(*entry.values())
+        table.add_row(*(escape(str(entry.get(column, ""))) for column in columns))
     Console().print(table)
 
 

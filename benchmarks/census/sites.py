@@ -1,0 +1,155 @@
+"""Whether the numbers of each site are those of a tensor that is what the site says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.census import finder
+from benchmarks.census.finder import Call, Stack
+from benchmarks.census.library import MEASURES, asked, curves_of, scan
+from benchmarks.census.matching import NEAR, match
+from benchmarks.census.truth import Answer
+
+
+def within(calls: list[Call], number: int) -> list[Call]:
+    """Calls made inside one call."""
+    inside = {number}
+    found = []
+    for call in calls[number + 1 :]:
+        if call.enclosing in inside:
+            inside.add(call.number)
+            found.append(call)
+        elif call.enclosing < number:
+            break
+    return found
+
+
+def _along(one: Tensor, other: Tensor) -> float:
+    """How far one tensor is from a multiple of another, 0 to 1."""
+    a, b = one.double().reshape(-1), other.double().reshape(-1)
+    size = float(b @ b) * float(a @ a)
+    if size == 0:
+        return 1.0
+    return float(1 - (a @ b) ** 2 / size)
+
+
+class Block:
+    """The tensors inside one call of a block that are shaped like its stream, and what they are of each other."""
+
+    def __init__(self, truth: Answer, layer: int, calls: list[Call]) -> None:
+        stack: Stack = truth["stack"]
+        self.layout, self.real = truth["layout"], truth["real"]
+        self.x, self.y = stack.values[layer - 1], stack.values[layer]
+        self.calls = within(calls, stack.calls[layer - 1])
+        shape = self.x.shape
+        self.made = self._distinct(one for call in self.calls for one in call.outputs.values() if one.shape == shape)
+        self.read = self._distinct(one for call in self.calls for one in call.inputs.values() if one.shape == shape)
+        self.read_by_attention = self._distinct(
+            one for call in self.calls if call.attends for one in call.inputs.values() if one.shape == shape
+        )
+        # What is made of the entry alone before attention, though windows may be cut from it.
+        self.read_by_attention += self._distinct(
+            one
+            for call in self.calls
+            if not call.attends
+            and any(read.shape == shape and torch.equal(read, self.x) for read in call.inputs.values())
+            for one in call.outputs.values()
+            if one.shape == shape
+        )
+        self.attending = self._distinct(
+            one for call in self.calls if call.attends for one in call.outputs.values() if one.shape == shape
+        )
+
+    @staticmethod
+    def _distinct(found: Any) -> list[Tensor]:
+        kept: list[Tensor] = []
+        for one in found:
+            if one.is_floating_point() and not any(torch.equal(one, other) for other in kept):
+                kept.append(one)
+        return kept[:80]
+
+    def measured(self, one: Tensor) -> dict[str, float]:
+        """Both measures of one tensor."""
+        return {name: found[0] for name, found in finder.curve([self.layout.tokens(one)], self.real).items()}
+
+    def like(self, numbers: Mapping[str, float], among: list[Tensor]) -> list[Tensor]:
+        """Tensors that have these numbers."""
+        return [one for one in among if all(abs(self.measured(one)[name] - numbers[name]) <= NEAR for name in numbers)]
+
+    def is_branch(self, one: Tensor) -> bool:
+        """Whether something is added to the stream: a sum that another part reads, or that is handed on."""
+        starts = [self.x, *self.read, *self.made]
+        ends = [self.y, *self.read, *self.made]
+        for start in starts:
+            if torch.equal(start, one):
+                continue
+            for end in ends:
+                if torch.equal(end, start) or torch.equal(end, one):
+                    continue
+                if _along(end - start, one) < 1e-8:
+                    return True
+        # In parallel: two branches make the whole difference.
+        return any(not torch.equal(other, one) and _along(self.y - self.x - other, one) < 1e-8 for other in self.made)
+
+    def is_middle(self, one: Tensor) -> bool:
+        """Whether a tensor is the stream after attention: the entry and a branch, with or without a norm after."""
+        sums = [one]
+        for call in self.calls:
+            if any(torch.equal(one, made) for made in call.outputs.values() if made.shape == one.shape):
+                sums += [read for read in call.inputs.values() if read.shape == one.shape]
+        made = self.made
+        for total in sums:
+            if torch.equal(total, self.x):
+                continue
+            if any(_along(total - self.x, branch) < 1e-8 for branch in made):
+                return True
+            for first in made[:40]:
+                if any(_along(total - self.x - first, second) < 1e-8 for second in made[:40] if second is not first):
+                    return True
+        return False
+
+
+def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Call]) -> Answer:
+    """Each site of each stack: "proved", "unproved" (nothing speaks for it), "wrong" (no tensor has its numbers)."""
+    said, scanned = asked(lambda: scan(model, data, sites="all"))
+    if scanned is None:
+        return {"said": said}
+    found, _ = match(curves_of(scanned), truths)
+    answer: Answer = {"said": "done", "stacks": {}}
+    for name, group in found.items():
+        if any(truths[number]["stack"].slot == "rows" for number in group):
+            continue
+        layers = [(number, layer) for number in group for layer in range(1, len(truths[number]["stack"].calls) + 1)]
+        judged: dict[str, str] = {}
+        blocks = [Block(truths[number], layer, calls) for number, layer in layers]
+        for site in scanned.sites:
+            if site == "residual":
+                continue
+            theirs = curves_of(scanned, site).get(name)
+            if theirs is None:
+                continue
+            if len(theirs[MEASURES[0]]) != len(layers):
+                judged[site] = "unproved"
+                continue
+            verdicts = [
+                _site_verdict(site, block, {m: theirs[m][at] for m in MEASURES}) for at, block in enumerate(blocks)
+            ]
+            judged[site] = next((one for one in ("wrong", "unproved") if one in verdicts), "proved")
+        answer["stacks"][name] = judged
+    return answer
+
+
+def _site_verdict(site: str, block: Block, numbers: Mapping[str, float]) -> str:
+    everything = [*block.made, *block.read, block.x, block.y]
+    alike = block.like(numbers, everything)
+    if not alike:
+        return "wrong"
+    if site == "normed":
+        return "proved" if block.like(numbers, [*block.read_by_attention, block.x]) else "unproved"
+    if site == "mid":
+        return "proved" if any(block.is_middle(one) for one in alike) else "unproved"
+    return "proved" if any(block.is_branch(one) for one in alike) else "unproved"
