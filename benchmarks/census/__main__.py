@@ -38,6 +38,7 @@ def _arguments() -> argparse.Namespace:
         "--others", type=Path, default=ROOT / ".apart/census", help="where `make apart` has put the others"
     )
     parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--seconds", type=int, default=25, help="of processor time for each")
     parser.add_argument("--keep", action="store_true", help="keep results of an older census")
     parser.add_argument("--again", default="", help="with --keep: do those again whose verdict has this word in it")
     return parser.parse_args()
@@ -127,9 +128,8 @@ def main() -> int:
         name for name in cases if asked.group in ("all", name.split("/")[0] if "/" in name else "transformers")
     ]
     folder = asked.work / stamp["asked"][:8]
-    pool.run(
-        ((name, task(name, cases[name])) for name in names), folder, stamp, partial(print, flush=True), asked.again
-    )
+    tasks = ((name, task(name, cases[name])) for name in names)
+    pool.run(tasks, folder, stamp, partial(print, flush=True), asked.again, asked.seconds)
     results = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     census = record.whole([one for one in results if one["name"] in cases], versions(), f"{datetime.now(UTC):%Y-%m-%d}")
     print(json.dumps(census["counts"], indent=1))

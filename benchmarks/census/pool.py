@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 # Seconds of processor time, seconds by the clock, bytes of address space.
-SECONDS, PATIENCE, MEMORY = 25, 120, 6 << 30
+SECONDS, PATIENCE, MEMORY = 25, 180, 6 << 30
 
 # Where a result says how it went.
 TOLD = ("verdict", "reason", "broke", "not built")
@@ -42,9 +42,9 @@ def _write(file: Path, result: Result) -> None:
     partial.replace(file)
 
 
-def _work(task: Task, file: Path, stamp: dict[str, Any]) -> None:
+def _work(task: Task, file: Path, stamp: dict[str, Any], seconds: int) -> None:
     """In the child: run, write, end."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 2))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 2))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     started = time.perf_counter()
 
@@ -52,7 +52,7 @@ def _work(task: Task, file: Path, stamp: dict[str, Any]) -> None:
         _write(file, {**stamp, **result, "unfinished": True})
 
     def out_of_time(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s of processor time")
+        raise TimeoutError(f"more than {seconds} s of processor time")
 
     signal.signal(signal.SIGXCPU, out_of_time)
     try:
@@ -68,7 +68,12 @@ def _work(task: Task, file: Path, stamp: dict[str, Any]) -> None:
 
 
 def run(
-    tasks: Iterable[tuple[str, Task]], folder: Path, stamp: dict[str, Any], say: Callable[[str], None], again: str = ""
+    tasks: Iterable[tuple[str, Task]],
+    folder: Path,
+    stamp: dict[str, Any],
+    say: Callable[[str], None],
+    again: str = "",
+    seconds: int = SECONDS,
 ) -> None:
     """Do each task whose result is missing or of other code, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +92,7 @@ def run(
         if child == 0:
             code = 1
             try:
-                _work(task, file, {**stamp, "name": name})
+                _work(task, file, {**stamp, "name": name}, seconds)
                 code = 0
             finally:
                 os._exit(code)

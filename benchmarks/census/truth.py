@@ -134,7 +134,12 @@ def _real_tokens(
         for name in moved:
             width = batch[name].shape[1]
             added = entered[:, width:]
-            is_own = not own and added.size and (differs[:, :width] == (batch[name] == 0).numpy()).all()
+            is_own = (
+                not own
+                and added.size
+                and len(batch[name]) == len(differs)
+                and (differs[:, :width] == (batch[name] == 0).numpy()).all()
+            )
             if is_own and np.ptp(added, axis=0).max() < 1e-6:
                 # The model fills windows up with tokens of its own.
                 differs[:, width:] = True

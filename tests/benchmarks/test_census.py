@@ -309,7 +309,11 @@ def test_a_fixed_tenth_is_what_the_results_say() -> None:
     for name in hosts.names()[TENTH]:
         if not record.has_stack(rows[name]) or rows[name]["parameters"] > 400_000:
             continue
-        made = hosts.made(name)
+        try:
+            made = hosts.made(name)
+        except ImportError:
+            # timm is kept apart.
+            continue
         answer = ask.examine(made.model, made.batch, data=made.data, parts=())
         assert answer["verdict"] == rows[name]["scan"], (name, answer.get("reason"))
         asked += 1
