@@ -66,7 +66,7 @@ class Stream:
         (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
         """
         if lengths:
-            return nn.utils.rnn.pad_sequence(torch.split(tensor, list(lengths)), batch_first=True)
+            return nn.utils.rnn.pad_sequence([*torch.split(tensor, list(lengths))], batch_first=True)
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
         if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
