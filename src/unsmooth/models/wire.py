@@ -133,7 +133,7 @@ def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | 
     try:
         for module in training:
             module.training = False
-        with torch.no_grad(), torch.autocast(_device(blocks).type, enabled=False):
+        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False):
             if model is None or (said := _said(lambda: _pass(model))) is not None:
                 said = next((error for block in blocks if (error := _run_alone(block)) is not None), None)
     finally:
@@ -173,8 +173,9 @@ def _said(call: Callable[[], object]) -> str | None:
     return None
 
 
-def _device(blocks: Iterable[nn.Module]) -> torch.device:
-    return next((p.device for block in blocks for p in block.parameters()), torch.device("cpu"))
+def _kind_of_device(blocks: Iterable[nn.Module]) -> str:
+    found = next((p.device.type for block in blocks for p in block.parameters()), "cpu")
+    return "cpu" if found == "meta" else found
 
 
 def standard_batch(model: nn.Module) -> dict[str, Tensor]:
