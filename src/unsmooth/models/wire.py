@@ -197,7 +197,8 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
         ids_BN = torch.randint(table.num_embeddings, (2, _TOKENS), generator=draw)
         return {first: ids_BN.to(table.weight.device)}
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    device = next((p.device for p in inner.parameters()), None)
+    # What is offloaded is on no device until it runs.
+    device = next((p.device for p in inner.parameters() if not p.is_meta), None)
 
     def ids(tokens: int) -> Tensor:
         return torch.randint(_number(text, "vocab_size", 2), (2, tokens), generator=draw)
