@@ -392,6 +392,8 @@ class _Search:
         """Whether a module gives twice as much with its last weight doubled."""
         call = next(one for one in self.seen.calls if one.path == path)
         weight = self.seen.block.get_parameter(last)
+        if weight.is_meta:  # offloaded, and cannot be doubled
+            return False
         with torch.no_grad():
             twice = {last.removeprefix(f"{path}."): 2 * weight.detach()}
             gave = torch.func.functional_call(call.module, twice, (call.given,))
