@@ -35,6 +35,7 @@ def state():
     whole = {name: (type(one).__name__, one.to_local().sum().item()) for name, one in model.named_parameters()}
     return whole, [(len(module._forward_hooks), module.training) for module in model.modules()]
 
+unsmooth.models.find_anatomy(model)  # which runs it once
 seen = []
 block = model.encoder.layer[1]
 handle = block.output.dense.register_forward_hook(lambda module, args, output: seen.append(tuple(output.shape)))

@@ -211,7 +211,17 @@ def record(call: BlockCall, *, loud: bool = False) -> Record:
         call: Its call.
         loud: Whether weights that hold next to nothing are made larger, for gates that training has left near zero.
     """
-    block = _shown(call.block, loud)
+    training = [module for module in call.block.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        return _recorded(call, _shown(call.block, loud))
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _recorded(call: BlockCall, block: nn.Module) -> Record:
     exact = next((p.dtype for p in block.parameters() if p.dtype.is_floating_point), torch.float32)
 
     def cast(value: Any) -> Any:
@@ -244,9 +254,14 @@ def _shown(block: nn.Module, loud: bool) -> nn.Module:
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in weights)
     plain = [p for p in weights if not p.is_meta and type(p) in (Tensor, nn.Parameter)]
     odd = any(_is_one_number(p) or not bool(p.isfinite().all()) for p in plain)
-    if not (half or loud or block.training or odd):
+    if not (half or loud or odd):
         return block
-    shown = copy.deepcopy(block).eval()
+    try:
+        shown = copy.deepcopy(block)
+    except Exception:  # what is offloaded or sharded cannot be copied, and most of it shows as it is
+        if half or loud:
+            raise
+        return block
     if half:
         shown = shown.float()
     with torch.no_grad():

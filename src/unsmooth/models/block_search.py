@@ -7,6 +7,7 @@ weights that make it are accepted where what is read off them, with that map, re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -71,8 +72,8 @@ def find_parts(call: BlockCall) -> BlockParts:
     try:
         found = resolve(record(call))
         if {"attention", "mlp"} & set(found.refused):
-            louder = resolve(record(call, loud=True))
-            return min(found, louder, key=lambda one: len(one.refused))
+            with suppress(Exception):  # not every block can be copied
+                found = min(found, resolve(record(call, loud=True)), key=lambda one: len(one.refused))
         return found
     except Exception as error:  # a block may do anything when it is run by itself
         return BlockParts({}, refused={"block": f"run again by itself, it raised {type(error).__name__}: {error}"})
@@ -391,6 +392,8 @@ class _Search:
         """Whether a module gives twice as much with its last weight doubled."""
         call = next(one for one in self.seen.calls if one.path == path)
         weight = self.seen.block.get_parameter(last)
+        if weight.is_meta:  # offloaded, and cannot be doubled
+            return False
         with torch.no_grad():
             twice = {last.removeprefix(f"{path}."): 2 * weight.detach()}
             gave = torch.func.functional_call(call.module, twice, (call.given,))

@@ -138,7 +138,7 @@ def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | 
     try:
         for module in training:
             module.training = False
-        with torch.no_grad(), torch.autocast(_device(blocks).type, enabled=False):
+        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False):
             if model is None or (said := _said(lambda: _pass(model))) is not None:
                 said = next((error for block in blocks if (error := _run_alone(block)) is not None), None)
     finally:
@@ -178,8 +178,9 @@ def _said(call: Callable[[], object]) -> str | None:
     return None
 
 
-def _device(blocks: Iterable[nn.Module]) -> torch.device:
-    return next((p.device for block in blocks for p in block.parameters()), torch.device("cpu"))
+def _kind_of_device(blocks: Iterable[nn.Module]) -> str:
+    found = next((p.device.type for block in blocks for p in block.parameters()), "cpu")
+    return "cpu" if found == "meta" else found
 
 
 def standard_batch(model: nn.Module) -> dict[str, Tensor]:
@@ -201,7 +202,8 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
         ids_BN = torch.randint(table.num_embeddings, (2, _TOKENS), generator=draw)
         return {first: ids_BN.to(table.weight.device)}
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    device = next((p.device for p in inner.parameters()), None)
+    # What is offloaded is on no device until it runs.
+    device = next((p.device for p in inner.parameters() if not p.is_meta), None)
 
     def ids(tokens: int) -> Tensor:
         return torch.randint(_number(text, "vocab_size", 2), (2, tokens), generator=draw)
