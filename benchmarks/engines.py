@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, plan_arena, standings
 from unsmooth.evidence.provenance import made
 from unsmooth.executing import Crew, Driver, Job
@@ -48,17 +50,21 @@ def main(words: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = json.loads(RESULTS.read_text())["engines"] if RESULTS.exists() and given.engines else {}
     for engine in given.engines or ENGINES:
         found[engine] = measured(plan, engine)
+        write(found, given.steps)  # what took long is kept, whatever comes after
         print(f"{engine}: {found[engine]['wall_seconds']:.1f} s, load {found[engine]['load']}", flush=True)
-    in_place = found["here"]
-    for one in found.values():
-        one["same_table"] = one["table"] == in_place["table"]
-        one["overhead"] = round(used(one) / used(in_place) - 1, 4)
-    about = {"runs": RUNS, "steps": given.steps, "processes": PROCESSES, "cores": os.cpu_count()}
-    content = {"about": " ".join((__doc__ or "").split("\n\n")[-1].split()), **about, "made": made(), "engines": found}
-    write_whole(RESULTS, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     for engine, one in found.items():
         print(f"{engine}: same table {one['same_table']}, overhead {one['overhead']:.1%}")
     return 0 if all(one["same_table"] for one in found.values()) else 1
+
+
+def write(found: dict[str, Any], steps: int) -> None:
+    """Beside what was measured in place."""
+    for one in found.values():
+        one["same_table"] = one["table"] == found["here"]["table"]
+        one["overhead"] = round(used(one) / used(found["here"]) - 1, 4)
+    about = {"about": " ".join((__doc__ or "").split("\n\n")[-1].split()), "runs": RUNS, "steps": steps}
+    about |= {"processes": PROCESSES, "cores": os.cpu_count(), "made": made(torch.device("cpu"))}
+    write_whole(RESULTS, json.dumps({**about, "engines": found}, indent=1, ensure_ascii=False) + "\n")
 
 
 def used(one: dict[str, Any]) -> float:
