@@ -85,6 +85,8 @@ def _remedy(asked: Mapping[str, Any]) -> str:
     if said != "done":
         return str(said)
     broken = [asked[key] for key in ("neutral", "changes") if isinstance(asked.get(key), str)]
+    if broken and all(one.startswith("refused") for one in broken):
+        return broken[0].replace("refused:", "refused: in the call,", 1)
     if broken:
         return f"fails: with it the model raises, {broken[0]}"
     checks = (
