@@ -37,7 +37,7 @@ def _families(truths: list[Answer]) -> list[list[int]]:
 def _joined(truths: list[Answer], group: list[int]) -> list[dict[str, list[float]]]:
     """The curve of stages as one stack: what enters is there at the first alone, or at every stage."""
     if len(group) == 1:
-        return [truths[group[0]]["curve"], *truths[group[0]]["others"].values()]
+        return [truths[group[0]]["curve"]]
     curves = [truths[number]["curve"] for number in group]
     short = {name: curves[0][name] + [one for curve in curves[1:] for one in curve[name][1:]] for name in MEASURES}
     long = {name: [one for curve in curves for one in curve[name]] for name in MEASURES}
@@ -54,11 +54,23 @@ def match(
         fitting = next(
             (group for group in _families(truths) if any(_agree(ours, curve) for ours in _joined(truths, group))), None
         )
+        fitting = fitting or _by_another_reading(curve, truths)
         if fitting is None:
             odd.append(name)
         else:
             found[name] = fitting
     return found, odd
+
+
+def _by_another_reading(curve: Mapping[str, list[float]], truths: list[Answer]) -> list[int] | None:
+    """A stack that is right by another reading, which is its truth from here on."""
+    for number, one in enumerate(truths):
+        for name, other in one.get("others", {}).items():
+            if _agree(other["curve"], curve):
+                one |= other
+                one["about"]["read as"] = name
+                return [number]
+    return None
 
 
 def _is_named(stack: Stack, notes: str) -> bool:

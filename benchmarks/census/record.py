@@ -11,6 +11,8 @@ from typing import Any
 Row = dict[str, Any]
 VERDICTS = ("right", "left out", "refused", "wrong", "crashed", "not judged")
 REMEDIES = ("sharpen", "deescalate", "layerscale")
+# Of a reason, in letters.
+LONGEST = 200
 ASPECTS = ("sites", "weights", "explain", *REMEDIES)
 
 # What people train, serve and fine-tune most in 2026, chosen before the first count and fixed since.
@@ -47,7 +49,7 @@ def row(found: Mapping[str, Any]) -> Row:
     remedies = found.get("remedies", {})
     kept |= {name: _remedy(remedies.get(name, {})) for name in REMEDIES}
     kept["causal"] = remedies.get("causal", [])
-    return kept
+    return {key: value[:LONGEST] if isinstance(value, str) else value for key, value in kept.items()}
 
 
 def _sites(found: Mapping[str, Any]) -> str:
@@ -85,6 +87,8 @@ def _remedy(asked: Mapping[str, Any]) -> str:
     if said != "done":
         return str(said)
     broken = [asked[key] for key in ("neutral", "changes") if isinstance(asked.get(key), str)]
+    if broken and all(one.startswith("refused") for one in broken):
+        return broken[0].replace("refused:", "refused: in the call,", 1)
     if broken:
         return f"fails: with it the model raises, {broken[0]}"
     checks = (
@@ -192,7 +196,7 @@ def extract(census: Mapping[str, Any]) -> dict[str, Any]:
                 "stacks": len(one["stacks"]),
                 "scan": one["scan"],
                 **{aspect: kind_of(one[aspect]) for aspect in ASPECTS},
-                "why": one["why"][:120] if one["scan"] != "right" else "",
+                "why": one["why"][:80] if one["scan"] != "right" else "",
             }
         )
     return {"created": census["created"], "versions": census["versions"], "rows": rows}

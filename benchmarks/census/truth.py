@@ -87,14 +87,18 @@ def truth(
     others = {}
     for name, other in finder.other_layouts(layout).items():
         read = [other.tokens(one) for one in stack.values]
-        others[name] = finder.curve(read, np.ones(read[0].shape[:2], dtype=bool))
-    others |= _other_ends(values, real, how, batch)
+        all_real = np.ones(read[0].shape[:2], dtype=bool)
+        others[name] = {"layout": other, "real": all_real, "curve": finder.curve(read, all_real)}
+    others |= {
+        name: {"layout": layout, "real": ends, "curve": finder.curve(values, ends)}
+        for name, ends in _other_ends(real, how, batch).items()
+    }
     curve = finder.curve(values, real)
     return {"stack": stack, "layout": layout, "real": real, "curve": curve, "others": others, "about": about}
 
 
-def _other_ends(values: list[np.ndarray], real: np.ndarray, how: str, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Curves where a frame that touches padding counts, or where lengths are divided and rounded.
+def _other_ends(real: np.ndarray, how: str, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Real tokens where a frame that touches padding counts, or where lengths are divided and rounded.
 
     A mask of sound is finer than the frames; models and libraries differ about the frame at the edge.
     """
@@ -107,7 +111,7 @@ def _other_ends(values: list[np.ndarray], real: np.ndarray, how: str, batch: Map
             continue
         for way in (torch.ceil, torch.floor):
             ends = way(lengths).numpy()[:, None]
-            found[f"{name}, {way.__name__}"] = finder.curve(values, np.arange(tokens)[None] < ends)
+            found[f"{name}, {way.__name__}"] = np.arange(tokens)[None] < ends
     return found
 
 
