@@ -19,6 +19,7 @@ from unsmooth.models import Anatomy, NoAttentionMap, Tap, watch_attention
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
+from unsmooth.models.wire import wire
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
 
@@ -91,6 +92,8 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: 
         view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
         layers.append(view)
 
+    if anatomy.is_open:
+        wire(anatomy.blocks.values(), lambda: call(anatomy.model if called is None else called, inputs))
     with ExitStack() as stack:
         watch = stack.enter_context(anatomy.watch(note, anatomy.sites, on_call=enter))
         try:

@@ -113,7 +113,13 @@ def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:
     if host.attention_module is None:
         reason = f"{host.name} blocks, whose attention is not known"
         raise NoAttentionMap(None, reason, "a model of a family that `unsmooth ls models` lists")
-    return host.attention_module(block)
+    try:
+        return host.attention_module(block)
+    except UnsmoothError:
+        from unsmooth.models.wire import why_unknown  # which is built on this file
+
+        reason = f"{host.name} blocks, whose attention is not known: {why_unknown(block, 'attention_module')}"
+        raise NoAttentionMap(None, reason, "sites that need no maps") from None
 
 
 def row_sum_error(maps_BHNN: Tensor, mask_BN: Tensor | None = None) -> float:

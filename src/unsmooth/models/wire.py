@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -104,6 +104,13 @@ def found_wiring(block: nn.Module) -> Wiring:
     return found
 
 
+def why_unknown(block: nn.Module, part: Literal["wiring", "attention_module"] = "wiring") -> str | None:
+    """Why a part of a block is not known; None where it is."""
+    parts = parts_of(block)
+    what = "weights" if part == "wiring" else "attention"
+    return None if getattr(parts, part) is not None else _reason(parts, what)
+
+
 def found_attention(block: nn.Module) -> str:
     """The module inside which the attention map is formed."""
     found: str = _part(block, "attention_module", "attention")
@@ -119,11 +126,15 @@ def found_cross(block: nn.Module) -> Cross:
 def _part(block: nn.Module, part: str, what: str) -> Any:
     parts = parts_of(block)
     if (found := getattr(parts, part)) is None:
-        why = next((parts.refused[one] for one in (what, "attention", "block") if one in parts.refused), "none")
+        why = _reason(parts, what)
         if why.startswith("Expected "):  # it says what to try
             raise UnsmoothError(why)
         raise refuse(block, f"{what} that its numbers prove", why)
     return found
+
+
+def _reason(parts: BlockParts, what: str) -> str:
+    return next((parts.refused[one] for one in (what, "attention", "block") if one in parts.refused), "none")
 
 
 def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | None:

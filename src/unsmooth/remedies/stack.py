@@ -8,7 +8,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.anatomy import Anatomy, find_stacks
-from unsmooth.models.host import HOSTS
+from unsmooth.models.wire import why_unknown
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
 from unsmooth.remedies.call import Volatile
@@ -39,7 +39,7 @@ class Stack:
 
 
 def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
-    """The stacks, or the one that was asked for, in which remedies can be; others have none.
+    """The stacks, or the one that was asked for, with remedies in some of their blocks.
 
     Without `blocks` those too that remedies were given by a pattern.
     """
@@ -47,7 +47,7 @@ def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None
     if blocks is None and stack is None and isinstance(model, nn.Module):
         patterns = list(dict.fromkeys(edit.pattern for edit in all_edits(model))) or [None]
     found = [(one, pattern) for pattern in patterns for one in _chosen(model, pattern, stack)]
-    return [_stack(model, one, pattern) for one, pattern in found if one.host.wiring is not None]
+    return [_stack(model, one, pattern) for one, pattern in found if any(map(remedies_of, one.blocks.values()))]
 
 
 def all_edits(model: nn.Module) -> list[Edit]:
@@ -60,8 +60,8 @@ def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | No
     """The stacks, or the one that was asked for; refuses those whose blocks remedies do not know how to change."""
     found = _chosen(model, blocks, stack)
     for one in found:
-        if one.host.wiring is None:
-            raise _not_changeable(model, one, found)
+        if (reason := _why_unknown(one)) is not None:
+            raise _not_changeable(model, one, reason, found)
     return [_stack(model, one, blocks) for one in found]
 
 
@@ -87,12 +87,19 @@ def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
     return Stack(anatomy.stack, stack_of(model, list(anatomy.blocks)), sites, shared, pattern)
 
 
-def _not_changeable(model: nn.Module, one: Anatomy, found: tuple[Anatomy, ...]) -> UnsmoothError:
-    others = [other.stack for other in found if other.host.wiring is not None]
-    known = ", ".join(sorted(host.name for host in HOSTS.values() if host.wiring is not None))
+def _why_unknown(one: Anatomy) -> str | None:
+    """Why the parts of some block are not known; None where those of all are."""
+    if one.host.wiring is None:
+        return "whose parts are not known"
+    reasons = (why_unknown(block) for block in one.blocks.values())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _not_changeable(model: nn.Module, one: Anatomy, reason: str, found: tuple[Anatomy, ...]) -> UnsmoothError:
+    others = [other.stack for other in found if other is not one and _why_unknown(other) is None]
     where = f" in its stack {one.stack!r}" if one.stack else ""
     return expected(
         f"blocks that remedies know how to change in {type(model).__name__}",
-        f"{one.host.name} blocks{where}",
-        f"stack={others[0]!r}" if others else f"a model of one of these families: {known}",
+        f"{one.host.name} blocks{where}: {reason}",
+        f"stack={others[0]!r}" if others else "the model as its library builds it, with float weights",
     )
