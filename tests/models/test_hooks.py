@@ -26,7 +26,7 @@ from tests.models.entries import ENTRIES
 from unsmooth import Monitor, scan
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_anatomy, watch_attention
-from unsmooth.models.hooks import ForAllThreads, Hooks, whole_sequences
+from unsmooth.models.hooks import ForAllThreads, Hooks, unheard, whole_sequences
 from unsmooth.scanning.calling import quiet_evaluation
 from unsmooth.scanning.undisturbed import any_kernel
 
@@ -432,3 +432,24 @@ def hooks_left(model: nn.Module) -> int:
     """All that is in the tables, and every table that is not torch's own."""
     tables = [vars(module)[name] for module in model.modules() for name in ("_forward_hooks", "_forward_pre_hooks")]
     return sum(len(table) + (type(table) is not OrderedDict) for table in tables)
+
+
+def test_a_users_hooks_do_not_hear_a_pass_of_ours_and_those_of_libraries_do() -> None:
+    layer, heard = nn.Linear(2, 2), list[str]()
+    layer.register_forward_hook(lambda *_: heard.append("user"))
+    of_library = partial(_of_library, heard)
+    layer.register_forward_hook(of_library)
+    with unheard([layer]):
+        layer(torch.ones(1, 2))
+        elsewhere(lambda: layer(torch.ones(1, 2)))
+    assert heard == ["library", "user", "library"]
+    layer(torch.ones(1, 2))
+    assert heard[3:] == ["user", "library"]
+    assert type(vars(layer)["_forward_hooks"]) is OrderedDict
+
+
+def _of_library(heard: list[str], module: nn.Module, args: object, output: object) -> None:
+    heard.append("library")
+
+
+_of_library.__module__ = "accelerate.hooks"

@@ -16,6 +16,7 @@ from tests.monitor.training import hooks, make, same, train
 from tests.two_processes import in_two_processes
 from unsmooth import Monitor, UnsmoothError
 from unsmooth.functional import METRICS
+from unsmooth.models import Tap
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -27,6 +28,18 @@ both_looks = pytest.mark.parametrize("probe", ["first", None], ids=["probe", "tr
 def lines(caplog):
     caplog.set_level(logging.WARNING)
     return lambda: [record.message.removeprefix("unsmooth: ") for record in caplog.records]
+
+
+@pytest.fixture
+def known_before(monkeypatch):
+    """Taps found in a pass in which attention still returned something."""
+    taps = {
+        "normed": Tap("input_layernorm", "output"),
+        "attention": Tap("self_attn", "output"),
+        "mid": Tap("post_attention_layernorm", "input"),
+        "mlp": Tap("mlp", "output"),
+    }
+    monkeypatch.setattr("unsmooth.models.wire.found_taps", lambda block: taps)
 
 
 def aside() -> nn.Module:
@@ -72,6 +85,7 @@ def looked_at(model: nn.Module, steps: int = 4, **options) -> Monitor:
         (["attention"], ("residual",)),
     ],
 )
+@pytest.mark.usefixtures("known_before")
 def test_a_site_where_nothing_is_returned(sites, left, probe, lines):
     monitor = looked_at(aside(), sites=sites, probe=probe)
     assert (monitor.last.step, monitor.last.sites) == (4, left)
@@ -81,6 +95,7 @@ def test_a_site_where_nothing_is_returned(sites, left, probe, lines):
     ]
 
 
+@pytest.mark.usefixtures("known_before")
 def test_the_rules_about_it_go_with_it(lines):
     rules = ["mean_cosine@last:attention > -2", "mean_cosine > -2"]
     monitor = looked_at(aside(), rules=rules)
@@ -89,6 +104,7 @@ def test_the_rules_about_it_go_with_it(lines):
     assert f"does without the site 'attention' and the rule {rules[0]!r}. Expected" in lines()[0]
 
 
+@pytest.mark.usefixtures("known_before")
 def test_a_scan_names_the_module_and_the_sites_beside_it():
     with pytest.raises(UnsmoothError, match=r"which is 'layers\.0\.self_attn', but got NoneType\. Try sites=\['resid"):
         unsmooth.scan(aside(), IDS, sites="all", progress=False)

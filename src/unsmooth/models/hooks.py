@@ -80,7 +80,7 @@ class Hooks(ExitStack):
 def _take_away(module: nn.Module, name: str, table: _Table) -> None:
     with _LOCK:
         # A handle that somebody else got meanwhile points to this table, which then stays.
-        if not (table.ours or table.lent) and vars(module)[name] is table:
+        if not (table.ours or table.lent or table.deaf) and vars(module)[name] is table:
             vars(module)[name] = table.others
 
 
@@ -142,6 +142,7 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
         self.others = others
         self.ours: dict[int, _OfThread] = {}
         self.of: dict[int, dict[int, _OfThread]] = {}
+        self.deaf: list[int] = []
         self.lent = self.asked_elsewhere = False
 
     def _mine(self) -> dict[int, _OfThread]:
@@ -152,15 +153,21 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
         self.asked_elsewhere = True
         return _NONE
 
+    def _heard(self) -> dict[int, Any]:
+        """Those of others that a call made in this thread finds."""
+        if self.deaf and threading.get_ident() in self.deaf:
+            return {key: hook for key, hook in self.others.items() if _is_needed(hook)}
+        return self.others
+
     def _found(self) -> dict[int, Any]:
         """As they are now: a hook may take others away while torch goes through them."""
-        return {**self.others, **self._mine()}
+        return {**self._heard(), **self._mine()}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._found())
 
     def __len__(self) -> int:  # asked several times in every call of the module
-        return len(self.others) + len(self._mine())
+        return len(self._heard()) + len(self._mine())
 
     def items(self) -> ItemsView[int, Any]:
         """Number and hook."""
@@ -197,7 +204,35 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
 
     def __reduce__(self) -> Any:
         # In a copy, or in a file, nobody looks on.
-        return OrderedDict, (list(self.others.items()),)
+        return OrderedDict, (list(self._heard().items()),)
+
+
+@contextmanager
+def unheard(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Hooks that a user put on modules are not called for what this thread runs in here, which is no pass of theirs."""
+    here, found = threading.get_ident(), list[tuple[nn.Module, str, _Table]]()
+    with _LOCK:
+        for module in modules:
+            for name in ("_forward_pre_hooks", "_forward_hooks"):
+                table = vars(module)[name]
+                if not all(map(_is_needed, list(table.values()))):
+                    if not isinstance(table, _Table):
+                        table = vars(module)[name] = _Table(table)
+                    table.deaf.append(here)
+                    found.append((module, name, table))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for module, name, table in found:
+                table.deaf.remove(here)
+                _take_away(module, name, table)
+
+
+def _is_needed(hook: Any) -> bool:
+    """Whether a model may not run without a hook: those that place or gather weights, and remedies."""
+    home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+    return home.partition(".")[0] in ("torch", "accelerate", "unsmooth")
 
 
 def called_elsewhere(module: nn.Module) -> bool:

@@ -121,7 +121,7 @@ class Probe:
         """Show each stack to its observer while the context is open."""
         with ExitStack() as hooks:
             for stack, collector, observer in zip(self.stacks, collectors, observers, strict=True):
-                sites = [site for site in self.sites if site in stack.sites]
+                sites = stack.having(self.sites)
                 collector.watch = hooks.enter_context(stack.watch(observer, sites, on_error))
             yield
 
