@@ -35,7 +35,7 @@ PARTS = {
         "attention.self.value",
         4,
         "attention.output.dense",
-        "attention.output.dense",
+        "attention.output.dropout",
         ("attention.output.LayerNorm", "output.LayerNorm"),
     ),
     "vit": Parts(

@@ -75,9 +75,26 @@ def _known(block: nn.Module) -> BlockParts | None:
     """Of a block with edits, what was found before: they change its weights, and it has the parts it had."""
     kept = getattr(getattr(block, HOME, None), "parts", None)
     if isinstance(kept, BlockParts):
-        return kept
+        return _as_it_stands(block, kept)
     kind, parts = _FOUND.get(block, (None, None))
     return parts if parts is not None and (edits_of(block) or kind == kind_of(block)) else None
+
+
+def _as_it_stands(block: nn.Module, parts: BlockParts) -> BlockParts:
+    """The parts of a block whose norms a remedy may have put elsewhere since they were found."""
+    wiring = parts.wiring
+    if wiring is None or wiring.switch is None:
+        return parts
+    attribute, before_branches, _ = wiring.switch
+    style: Literal["pre", "post"] = "pre" if getattr(block, attribute) == before_branches else "post"
+    if style == wiring.style:
+        return parts
+    first, second = wiring.norms
+    moved = {"normed": Tap(first, "output"), "mid": Tap(second, "input")}
+    if style == "post":
+        moved = {"normed": Tap(wiring.attention, "input"), "mid": Tap(first, "output")}
+    taps = {site: moved.get(site, tap) for site, tap in parts.taps.items()}
+    return replace(parts, taps=taps, wiring=replace(wiring, style=style))
 
 
 def unreached(block: nn.Module) -> bool:
@@ -239,7 +256,9 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
             batch["pixel_values"] = pixels(config.vision_config)
     if getattr(config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = ids(_TARGETS)
-    return {key: value.to(device) for key, value in batch.items()}
+    dtypes = (p.dtype for p in inner.parameters() if p.is_floating_point() and p.element_size() > 1)
+    dtype = next(dtypes, torch.float32)
+    return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in batch.items()}
 
 
 def _number(config: Any, name: str, default: int) -> int:
