@@ -69,8 +69,8 @@ def test_official_on_albert_has_no_identity() -> None:
 
 
 OUTPUTS = {
-    "attention": "attention.output.dense",
-    "mlp": "output.dense",
+    "attention": "attention.output.dropout",
+    "mlp": "output.dropout",
     "after_attention_norm": "attention.output.LayerNorm",
     "after_mlp_norm": "output.LayerNorm",
 }
