@@ -88,9 +88,9 @@ def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
 
 
 def _why_unknown(one: Anatomy) -> str | None:
-    """Why the parts of some block are not known; None where those of all are."""
+    """Why the parts of some block are not known, if anything is known of that; None where those of all are."""
     if one.host.wiring is None:
-        return "whose parts are not known"
+        return ""
     reasons = (why_unknown(block) for block in one.blocks.values())
     return next((reason for reason in reasons if reason is not None), None)
 
@@ -100,6 +100,8 @@ def _not_changeable(model: nn.Module, one: Anatomy, reason: str, found: tuple[An
     where = f" in its stack {one.stack!r}" if one.stack else ""
     return expected(
         f"blocks that remedies know how to change in {type(model).__name__}",
-        f"{one.host.name} blocks{where}: {reason}",
-        f"stack={others[0]!r}" if others else "the model as its library builds it, with float weights",
+        f"{one.host.name} blocks{where}" + (f": {reason}" if reason else ""),
+        f"stack={others[0]!r}"
+        if others
+        else "the model as its library builds it, with float weights and adapters merged",
     )
