@@ -98,10 +98,9 @@ def _why_unknown(one: Anatomy) -> str | None:
 def _not_changeable(model: nn.Module, one: Anatomy, reason: str, found: tuple[Anatomy, ...]) -> UnsmoothError:
     others = [other.stack for other in found if other is not one and _why_unknown(other) is None]
     where = f" in its stack {one.stack!r}" if one.stack else ""
+    hint = "the model as its library builds it, with float weights and adapters merged"
     return expected(
         f"blocks that remedies know how to change in {type(model).__name__}",
         f"{one.host.name} blocks{where}" + (f": {reason}" if reason else ""),
-        f"stack={others[0]!r}"
-        if others
-        else "the model as its library builds it, with float weights and adapters merged",
+        f"stack={others[0]!r}" if others else hint,
     )
