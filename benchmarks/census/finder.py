@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -149,7 +150,11 @@ class Recorder:
         self.running: list[Call] = []
 
     def run(self, batch: Mapping[str, Any], call: Callable[..., Any] | None = None) -> list[Call]:
-        """All calls of a forward pass, in the order in which they begin."""
+        """All calls of a forward pass, in the order in which they begin.
+
+        Without a cache, as in training: with one, FSMT leaves out its decoder's causal mask.
+        """
+        plain = {"use_cache": False} if call is None and "use_cache" in signature(self.model.forward).parameters else {}
         names = {module: path for path, module in self.model.named_modules()}
         handles = []
         for module, path in names.items():
@@ -157,7 +162,7 @@ class Recorder:
             handles.append(module.register_forward_hook(self._leave(), with_kwargs=True))
         try:
             with torch.no_grad(), _Attention(self._mark, lambda: self.running[-1].number if self.running else -1):
-                (call or self.model)(**batch)
+                (call or self.model)(**{**plain, **batch})
         finally:
             for handle in handles:
                 handle.remove()

@@ -219,7 +219,9 @@ class Trail:
         first = found[:1]
         for pair in found[1:]:
             shape, own = self._shape(first[0][1]), self._shape(pair[1])
-            alike = len(own) == len(shape) and (own[0], own[-1]) == (shape[0], shape[-1])
+            beside = len(pair[1]) > 1 and pair[1][:-1] == first[0][1][:-1]  # in one list of streams
+            alike = own[-1] == shape[-1] or own[1:-1] == shape[1:-1] or beside
+            alike = alike and len(own) == len(shape) and own[0] == shape[0]
             if alike and 2 * pairs[pair] >= pairs[first[0]]:
                 first.append(pair)
         return [self._stream(out, way, counts) for out, way in first]
@@ -228,6 +230,12 @@ class Trail:
     def called(self) -> set[str]:
         """The blocks that were called."""
         return {call.path for call in self.calls}
+
+    @property
+    def joints(self) -> list[tuple[str, str]]:
+        """Where the calls go on in another list: the last block of one and the first of the next."""
+        paths = [call.path for call in self.calls]
+        return [(one, other) for one, other in pairwise(paths) if one.rpartition(".")[0] != other.rpartition(".")[0]]
 
     @property
     def trouble(self) -> str:

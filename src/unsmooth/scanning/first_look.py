@@ -9,8 +9,8 @@ broken off when every stack was entered.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models import Anatomy, find_stacks
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks
 from unsmooth.models.host import Host, Reads
 from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
-from unsmooth.models.spread import home_of, is_sharded, is_spread
+from unsmooth.models.spread import is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
 from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
 from unsmooth.scanning.data import KINDS, RawBatch
-from unsmooth.scanning.undisturbed import random_kept, tensors_kept
+from unsmooth.scanning.trying import Enough, is_chain, quietly
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     if not unknown:
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
-    with _quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
+    with quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
         try:
             call(entry, inputs)
         except Exception as error:  # each model has its own way to say that something is missing
@@ -138,13 +138,18 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             continue
         own, about = trails[unknown.index(stack)], pattern_of(next(iter(stack.blocks)))
         streams = own.streams()
-        if own.called and not streams and stack.proposed:
+        branches = bool(streams) and not is_chain(entry, stack, own, streams[0], inputs)
+        if own.called and stack.proposed and (branches or not streams):
             near = [one for one in trails[len(unknown) :] if _overlap(stack.blocks, one.blocks) and one.streams()]
+            near = [one for one in near if not (branches and own.called & one.called)]
+            trouble = "some do not depend on those called before them" if branches else own.trouble
             own = min(near, key=lambda one: next(iter(one.blocks)).count("."), default=own)
-            streams = own.streams()
-            if not streams:
-                out.append(f"The blocks at {about!r} ran and were not measured: {own.trouble}.")
+            if not near:
+                out.append(f"The blocks at {about!r} ran and were not measured: {trouble}.")
                 continue
+            streams = own.streams()
+            if any(one.blocks is own.blocks for _, one in found):
+                continue  # two lists inside the blocks of one
             stack = replace(stack, blocks=own.blocks)
         found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in streams]
         found += [] if streams else [(number, stack)]
@@ -189,12 +194,11 @@ def altered_note(times: int, stack: Anatomy) -> str:
 
 
 def _argument_name(block: nn.Module, way: Way | None) -> str:
-    """What a block calls an argument."""
-    first = way[0] if way else 0
-    if isinstance(first, str):
-        return first
+    """What a block calls an argument, and which of a list it is."""
+    first, *rest = way or (0,)
     names = [*inspect.signature(block.forward).parameters]
-    return names[first] if first < len(names) else str(first)
+    name = names[first] if isinstance(first, int) and first < len(names) else first
+    return ".".join(map(str, (name, *rest)))
 
 
 def _lists(stack: Anatomy) -> list[Blocks]:
@@ -210,22 +214,6 @@ def _overlap(blocks: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -
     return is_inside(one, [other]) or is_inside(other, [one])
 
 
-@contextmanager
-def _quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
-    """Run the model so that it leaves nothing behind, and later draws the same random numbers."""
-    with ExitStack() as hold:
-        for context in (random_kept(home_of(entry)), tensors_kept(entry, weights=False), torch.no_grad()):
-            hold.enter_context(context)
-        hold.enter_context(uncompiled(entry))
-        for prepare in {stack.host.prepare for stack in stacks}:
-            hold.enter_context(prepare(entry))
-        yield
-
-
-class _Enough(Exception):  # noqa: N818 - it is no error
-    """All was seen that was wanted."""
-
-
 def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[Tensor | None]:
     """What enters the first block of each stack that leaves something open; the model is called as far as is needed."""
     wanted = [number for number, stack in enumerate(stacks) if is_open(stack, inputs)]
@@ -239,10 +227,10 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
             # Blocks may write into what they are handed.
             found[number] = (given if isinstance(given, Tensor) else first_input(args, kwargs)).clone()
         if in_part and all(found[one] is not None for one in wanted):
-            raise _Enough
+            raise Enough
 
     if wanted:
-        with _quietly(entry, stacks), suppress(_Enough), Hooks() as hook:
+        with quietly(entry, stacks), suppress(Enough), Hooks() as hook:
             for number in wanted:
                 for path in stacks[number].blocks:
                     hook(
@@ -381,6 +369,14 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
 
     def becomes(mask: str | None) -> bool:
         changed, column = _changed(groups[mask], shape, inputs.get(mask or ""))
+        if changes(changed, column):
+            return True
+        # What is beside the ids, as boxes are, may be a stream of its own; those of another sequence fit any model.
+        beside = {name: one.roll(1, dims=0) for name, one in groups[mask].items()
+                  if one.shape[:2] == shape and one.ndim > 2}  # fmt: skip
+        return bool(beside.keys() - changed.keys()) and changes(beside, slice(None))
+
+    def changes(changed: Mapping[str, Tensor], column: slice | int) -> bool:
         try:
             [other] = _entered(entry, [stack], {**inputs, **changed})
         except Exception:  # each model has its own way to refuse what it was not made for
