@@ -145,10 +145,12 @@ class _Call:
 
 @dataclass
 class Trail:
-    """What the blocks of one list did in a pass."""
+    """What the blocks of one list did in a pass; `fed` counts what they were given just as another list made it."""
 
     blocks: Blocks
     calls: list[_Call] = field(default_factory=list)
+    fed: Counter[tuple[int, Way, Way]] = field(default_factory=Counter)
+    others: list[Trail] = field(default_factory=list, repr=False)
     _given: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
     _made: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
 
@@ -159,6 +161,9 @@ class Trail:
         links = self._links(streams)
         if "same" not in links.values() and any(call.path == path for call in self.calls):
             links = {}  # the stack runs once more
+        for other in self.others:
+            self.fed.update((id(other), out, way) for out, (made, _) in other._made.items()
+                            for way, one in streams.items() if same(one, made))  # fmt: skip
         self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
         flat = {one.shape[0] for one in streams.values() if one.ndim == 2}
         found = {way: lengths_in(one, tokens) for way, one in given.items() for tokens in flat}
@@ -179,6 +184,14 @@ class Trail:
     def close(self) -> None:
         """Let go of all tensors."""
         self._given, self._made = {}, {}
+        self.others.clear()
+
+    def fed_by(self, other: Trail) -> int:
+        """How often the stream of this list was just what that of another list had become there."""
+        own, its = self.streams(), other.streams()
+        if not own or not its or own[0].enters is None or its[0].leaves is None:
+            return 0
+        return self.fed[id(other), its[0].leaves, own[0].enters]
 
     def _links(self, given: Mapping[Way, Tensor]) -> dict[tuple[Way, Way], str]:
         """How what the last call made came into this one: as the same, as another of its shape, or of another shape."""
@@ -367,6 +380,9 @@ def axes_of(shape: torch.Size, block: nn.Module) -> str:
 def following(lists: Sequence[Blocks]) -> Iterator[list[Trail | Parts]]:
     """Follow the calls of some lists of blocks while the context is open."""
     trails: list[Trail | Parts] = [Parts(blocks) if _is_uncalled(blocks) else Trail(blocks) for blocks in lists]
+    calls = [one for one in trails if isinstance(one, Trail)]
+    for one in calls:
+        one.others = [other for other in calls if other is not one]
     with Hooks() as hook:
         for trail in trails:
             for path, block in trail.blocks.items():

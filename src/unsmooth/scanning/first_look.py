@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -132,11 +133,16 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
                 raise
             raise told from error
     found, out = list[tuple[int, Anatomy]](), list[str]()
+    between = _standing_between(unknown, trails)
     for number, stack in enumerate(stacks):
         if stack.is_known:
             found.append((number, stack))
             continue
         own, about = trails[unknown.index(stack)], pattern_of(next(iter(stack.blocks)))
+        if (main := between.get(unknown.index(stack))) is not None:
+            there = f"stand between those at {_pattern(unknown[main])!r}, whose tokens they are handed and hand back"
+            out.append(f"The blocks at {about!r} {there}: they were not measured by themselves.")
+            continue
         streams = own.streams()
         branches = bool(streams) and not is_chain(entry, stack, own, streams[0], inputs)
         if own.called and stack.proposed and (branches or not streams):
@@ -160,6 +166,22 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             'another blocks pattern, or blocks="auto:any"',
         )
     return [(number, replace(stack, told=(*stack.told, *out))) for number, stack in found]
+
+
+def _standing_between(stacks: Sequence[Anatomy], trails: Sequence[Trail | Parts]) -> dict[int, int]:
+    """Which stacks are no depth of their own as their blocks stand between those of another, and of which.
+
+    Of two lists by turns, the one is measured that runs on by itself more often, or else the one that ends.
+    """
+    found: dict[int, int] = {}
+    own = [(number, one) for number, one in enumerate(trails[: len(stacks)]) if isinstance(one, Trail)]
+    for (first, one), (second, other) in combinations(own, 2):
+        forth, back = other.fed_by(one), one.fed_by(other)
+        if stacks[first].proposed and stacks[second].proposed and forth and back:
+            more = one.streams()[0].altered - other.streams()[0].altered
+            # What begins hands on once more than it is handed back to.
+            found |= {first: second} if more > 0 or (more == 0 and forth >= back) else {second: first}
+    return found
 
 
 def _missing(entry: nn.Module, inputs: RawBatch, error: Exception) -> UnsmoothError | None:
