@@ -44,6 +44,7 @@ class Stream:
         parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
         summed: Whether such a last part is added to what it was given.
         prefix: How many class tokens and registers stand in front of the patches of an image.
+        beside: Whether it is a further stream of its blocks: what is found inside them is of the first.
     """
 
     axes: str = "BND"
@@ -58,6 +59,7 @@ class Stream:
     summed: bool = False
     prefix: int = 0
     rows: Way | None = None
+    beside: bool = False
 
     def laid_out(self, tensor: Tensor, lengths: Sequence[int] = ()) -> Tensor:
         """The same as (batch, tokens, dim), where it has the axes of this stream; `lengths` of sequences in a row.

@@ -157,7 +157,8 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             if any(one.blocks is own.blocks for _, one in found):
                 continue  # two lists inside the blocks of one
             stack = replace(stack, blocks=own.blocks)
-        found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in streams]
+        marked = [replace(one, beside=one is not streams[0]) for one in streams]
+        found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in marked]
         found += [] if streams else [(number, stack)]
     if not found:
         raise expected(
