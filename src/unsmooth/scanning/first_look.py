@@ -9,7 +9,7 @@ broken off when every stack was entered.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -391,13 +391,9 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     groups, shape = _inputs_by_mask(inputs), stream_BND.shape[:2]
 
     def becomes(mask: str | None) -> bool:
-        changed, column = _changed(groups[mask], shape, inputs.get(mask or ""))
-        if changes(changed, column):
-            return True
-        # What is beside the ids, as boxes are, may be a stream of its own; those of another sequence fit any model.
-        beside = {name: one.roll(1, dims=0) for name, one in groups[mask].items()
-                  if one.shape[:2] == shape and one.ndim > 2}  # fmt: skip
-        return bool(beside.keys() - changed.keys()) and changes(beside, slice(None))
+        return any(
+            changes(changed, column) for changed, column in _changed(groups[mask], shape, inputs.get(mask or ""))
+        )
 
     def changes(changed: Mapping[str, Tensor], column: slice | int) -> bool:
         try:
@@ -457,18 +453,27 @@ def _ids(group: Mapping[str, Tensor], shape: torch.Size) -> list[str]:
     return sorted(names, key=lambda name: not name.endswith("input_ids"))
 
 
-def _changed(group: Mapping[str, Tensor], shape: torch.Size, mask: Any) -> tuple[dict[str, Tensor], slice | int]:
-    """Other inputs in place of these, and where tokens must change with them.
+def _changed(
+    group: Mapping[str, Tensor], shape: torch.Size, mask: Any
+) -> Iterator[tuple[dict[str, Tensor], slice | int]]:
+    """Other inputs in place of these, and where tokens must change with them; several to be tried.
 
-    One column of ids, which shows too that tokens are where their ids are: some decoders shift them.
+    One column of ids, which shows too that tokens are where their ids are: some decoders shift them, and images or
+    sounds may take the place of the first. Then what is beside the ids, as boxes are, which may be a stream of its own:
+    those of another sequence fit any model.
     """
-    if ids := _ids(group, shape):
-        column = int(mask.long().sum(dim=0).argmax()) if isinstance(mask, Tensor) and mask.shape == shape else 0
+    if not (ids := _ids(group, shape)):
+        made = {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}
+        yield made, slice(None)
+        return
+    real_N = mask.long().sum(dim=0) if isinstance(mask, Tensor) and mask.shape == shape else torch.ones(shape[1])
+    full = (real_N == real_N.max()).nonzero().flatten().tolist()
+    for column in dict.fromkeys((full[0], full[-1])):
         other = group[ids[0]].clone()
         other[:, column] = (other[:, column] - 1).abs()
-        return {ids[0]: other}, column
-    others = {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}
-    return others, slice(None)
+        yield {ids[0]: other}, column
+    if beside := {name: one.roll(1, dims=0) for name, one in group.items() if one.ndim > 2 and one.shape[:2] == shape}:
+        yield beside, slice(None)
 
 
 def _fits(mask: Any, group: Mapping[str, Tensor], shape: torch.Size) -> bool:
