@@ -186,3 +186,41 @@ def test_sounds_among_the_words_reach_a_stack_that_could_run_without_them() -> N
     check(found.curve(), wanted, REAL)
     without = {name: one for name, one in data.items() if name != "input_values"}
     check(scan(model, without).curve(), seen(model, "language.layers", without), REAL)
+
+
+class Patches(nn.Module):
+    """Patches of several images in one row, (1, tokens, dim); blocks are told where each begins, or are not."""
+
+    def __init__(self, told: bool) -> None:
+        super().__init__()
+        self.embed = nn.Linear(10, DIM)
+        self.layers = nn.ModuleList((Told if told else Mix)() for _ in range(3))
+        self.told = told
+
+    def forward(self, pixel_values: Tensor, grid_thw: Tensor) -> Tensor:
+        stream = self.embed(pixel_values)[None]
+        bounds = nn.functional.pad(grid_thw.prod(dim=1).cumsum(0), (1, 0))
+        for layer in self.layers:
+            stream = layer(stream, bounds) if self.told else layer(stream)
+        return stream
+
+
+class Told(Mix):
+    def forward(self, x: Tensor, bounds: Tensor) -> Any:  # type: ignore[override]
+        return torch.cat([self.mixed(one) for one in x.split(bounds.diff().tolist(), dim=1)], dim=1)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_patches_of_images_in_one_row_are_those_of_each(told: bool) -> None:
+    model, data = Patches(told), {"pixel_values": torch.randn(12, 10), "grid_thw": torch.tensor([[1, 2, 3]] * 2)}
+    check(scan(model, data).curve(), [one.view(2, 6, DIM) for one in seen(model, "layers", data)], None)
+
+
+def test_images_of_several_sizes_in_one_row_are_told_apart_where_blocks_are_told() -> None:
+    data = {"pixel_values": torch.randn(10, 10), "grid_thw": torch.tensor([[1, 2, 3], [1, 2, 2]])}
+    model = Patches(told=True)
+    wanted = [nn.utils.rnn.pad_sequence(one[0].split([6, 4]), batch_first=True) for one in seen(model, "layers", data)]
+    real = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    check(scan(model, data).curve(), wanted, real)
+    with pytest.raises(UnsmoothError):
+        scan(Patches(told=False), data)

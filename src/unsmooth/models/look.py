@@ -68,7 +68,7 @@ class Stream:
         (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
         """
         if lengths:
-            return nn.utils.rnn.pad_sequence(list(torch.split(tensor, list(lengths))), batch_first=True)
+            return nn.utils.rnn.pad_sequence(list(torch.split(tensor.flatten(0, -2), list(lengths))), batch_first=True)
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
         if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
@@ -167,7 +167,7 @@ class Trail:
             self.fed.update((id(other), out, way) for out, (made, _) in other._made.items()
                             for way, one in streams.items() if same(one, made))  # fmt: skip
         self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
-        flat = {one.shape[0] for one in streams.values() if one.ndim == 2}
+        flat = {one.shape[-2] for one in streams.values() if _is_row(one.shape)}
         found = {way: lengths_in(one, tokens) for way, one in given.items() for tokens in flat}
         self.calls[-1].rows = {way: lengths for way, lengths in found.items() if lengths}
         self._given = {way: (one, version(one)) for way, one in given.items()}
@@ -291,7 +291,7 @@ class Trail:
             depth=len(calls),
             altered=counts["other"][out, way],
             ends=len(calls) < len(self.calls),
-            rows=self._rows() if len(shapes[0]) == 2 else None,
+            rows=self._rows() if _is_row(shapes[0]) else None,
         )
 
 
@@ -419,6 +419,11 @@ def _leave(see: Callable[[Any], None], module: nn.Module, args: Any, output: Any
 def same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one in memory, or one object."""
     return one is other or (one.shape == other.shape and one.data_ptr() == other.data_ptr() != 0)
+
+
+def _is_row(shape: torch.Size) -> bool:
+    """Whether all tokens of a batch may be in one row: (tokens, dim) or (1, tokens, dim)."""
+    return len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
 
 
 def _is_stream(one: Tensor) -> bool:

@@ -175,7 +175,7 @@ def _hook_block(
             watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
                 if flow.rows is not None:
-                    watch.lengths = lengths_in(argument(args, kwargs, flow.rows), len(found))
+                    watch.lengths = lengths_in(argument(args, kwargs, flow.rows), found.shape[-2])
                     ends_B1 = torch.tensor(watch.lengths, device=found.device).unsqueeze(1)
                     watch.real_tokens_BN = torch.arange(max(watch.lengths), device=found.device) < ends_B1
                 see("residual", found, extra_tokens(block))

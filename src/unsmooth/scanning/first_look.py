@@ -320,6 +320,8 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
     batch, (first, second) = _batch_size(inputs), stream.shape[:2]
     if first == batch != second:
         return "BND", 0
+    if first == 1 and (each := _patches_of_each(inputs, second)):
+        return "1ND", each
     with suppress(Exception):  # each model has its own way to refuse a batch that it was not made for
         [more] = _entered(entry, [stack], _with_one_more(inputs, batch))
         grown = [now != before for now, before in zip(_shape_of(more), (first, second), strict=True)]
@@ -334,6 +336,16 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",
         "a batch of another size",
     )
+
+
+def _patches_of_each(inputs: RawBatch, tokens: int) -> int:
+    """How many of the patches in one row each image has, where the data says so of images of one size; else 0."""
+    for one in inputs.values() if isinstance(inputs, Mapping) else ():
+        if isinstance(one, Tensor) and one.ndim == 2 and one.shape[1] == 3 and not one.is_floating_point():
+            counts = one.prod(dim=1).tolist()  # frames, rows and columns
+            if len({*counts}) == 1 and sum(counts) == tokens:
+                return int(counts[0])
+    return 0
 
 
 def _check_places(stack: Anatomy, stream: Tensor, inputs: RawBatch) -> None:
@@ -439,7 +451,9 @@ def _placed(
         if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
             changed = ids.clone()
             changed[:, -1] = (changed[:, -1] - 1).abs()
-            [other] = _entered(entry, [stack], {**inputs, name: changed})
+            other = None
+            with suppress(Exception):  # sizes of images, which are no ids, cannot be others
+                [other] = _entered(entry, [stack], {**inputs, name: changed})
             if other is not None and other.numel() == stream_BND.numel():
                 places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
                 if len(places) == 1 and places[0] >= ids.shape[1] - 1:
