@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -149,7 +150,11 @@ class Recorder:
         self.running: list[Call] = []
 
     def run(self, batch: Mapping[str, Any], call: Callable[..., Any] | None = None) -> list[Call]:
-        """All calls of a forward pass, in the order in which they begin."""
+        """All calls of a forward pass, in the order in which they begin.
+
+        Without a cache, as in training: with one, FSMT leaves out its decoder's causal mask.
+        """
+        plain = {"use_cache": False} if call is None and "use_cache" in signature(self.model.forward).parameters else {}
         names = {module: path for path, module in self.model.named_modules()}
         handles = []
         for module, path in names.items():
@@ -157,7 +162,7 @@ class Recorder:
             handles.append(module.register_forward_hook(self._leave(), with_kwargs=True))
         try:
             with torch.no_grad(), _Attention(self._mark, lambda: self.running[-1].number if self.running else -1):
-                (call or self.model)(**batch)
+                (call or self.model)(**{**plain, **batch})
         finally:
             for handle in handles:
                 handle.remove()
@@ -208,7 +213,7 @@ def _list_of(path: str) -> str:
     return ".".join(words)
 
 
-def _runs(group: list[Call]) -> Iterator[tuple[list[Call], Slot, list[Link]]]:
+def _runs(group: list[Call], loose: bool) -> Iterator[tuple[list[Call], Slot, list[Link]]]:
     """Longest runs of calls through which one argument is a stream."""
     slots = dict.fromkeys(slot for call in group for slot, one in call.inputs.items() if one.is_floating_point())
     for slot in slots:
@@ -217,7 +222,7 @@ def _runs(group: list[Call]) -> Iterator[tuple[list[Call], Slot, list[Link]]]:
         for call in group:
             link = None
             if run and slot in call.inputs:
-                link = _link(run[-1], call, slot, links[-1].output if links else None)
+                link = _link(run[-1], call, slot, links[-1].output if links else None, loose)
             if link is not None:
                 run.append(call)
                 links.append(link)
@@ -229,7 +234,7 @@ def _runs(group: list[Call]) -> Iterator[tuple[list[Call], Slot, list[Link]]]:
             yield run, slot, links
 
 
-def _link(before: Call, after: Call, slot: Slot, output: Slot | None) -> Link | None:
+def _link(before: Call, after: Call, slot: Slot, output: Slot | None, loose: bool) -> Link | None:
     stream = after.inputs[slot]
     entered = before.inputs[slot]
     if stream.ndim < 2 or entered.shape != stream.shape:
@@ -242,7 +247,8 @@ def _link(before: Call, after: Call, slot: Slot, output: Slot | None) -> Link | 
         if output not in (None, name) or one.shape != stream.shape or same(one, entered):
             continue
         equal = (one == stream).all(-1).float().mean()
-        if equal >= 0.2 or (_follows(before, after) and _is_near(stream, one, entered)):
+        near = loose or _is_near(stream, one, entered)
+        if equal >= 0.2 or (_follows(before, after) and near):
             return Link(name, is_touched=True)
     return None
 
@@ -259,15 +265,19 @@ def _is_near(stream: Tensor, output: Tensor, entered: Tensor) -> bool:
     return gap < 0.7 * float(output.norm()) and gap < float((stream - entered).norm())
 
 
-def stacks_in(calls: list[Call]) -> list[Stack]:
-    """Every stack of a forward pass, in the order in which they begin; none lies inside a block of another."""
+def stacks_in(calls: list[Call], loose: bool = False) -> list[Stack]:
+    """Every stack of a forward pass, in the order in which they begin; none lies inside a block of another.
+
+    With `loose` whatever is done to the stream between a block and the next one of its list, such as a norm of the sum
+    with another tower's: values do not show whether that is one stream, so it counts only where a scan's note says so.
+    """
     groups: dict[tuple[int, str], list[Call]] = {}
     for call in calls:
         if call.ended and call.path:
             groups.setdefault((call.enclosing, _list_of(call.path)), []).append(call)
     found = []
     for (enclosing, path), group in groups.items():
-        for run, slot, links in _runs(group):
+        for run, slot, links in _runs(group, loose):
             attends = [call.attends for call in run]
             if not any(attends) or (path.endswith("/") and (not all(attends) or len({call.kind for call in run}) > 1)):
                 # Parts of a block are no list of blocks.
@@ -379,9 +389,9 @@ def _outermost(found: list[Stack], calls: list[Call]) -> list[Stack]:
     return [replace(stack, place=place) for place, stack in enumerate(outer)]
 
 
-def find(model: nn.Module, batch: Mapping[str, Any]) -> list[Stack]:
+def find(model: nn.Module, batch: Mapping[str, Any], loose: bool = False) -> list[Stack]:
     """The stacks of a model, by one forward pass."""
-    return stacks_in(Recorder(model).run(batch))
+    return stacks_in(Recorder(model).run(batch), loose)
 
 
 # Curves ---------------------------------------------------------------------------------------------------------------

@@ -22,12 +22,16 @@ def inner(batch: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def masks_of(batch: Mapping[str, Any]) -> list[str]:
-    """Fields that mark padding, and do mark some."""
+    """Fields that mark padding, and do mark some; those that say where images are put are about places, not padding."""
     batch = inner(batch)
     return [
         name
         for name, mask in batch.items()
-        if isinstance(mask, Tensor) and "mask" in name and mask.ndim == 2 and not bool((mask != 0).all())
+        if isinstance(mask, Tensor)
+        and "mask" in name
+        and "position" not in name
+        and mask.ndim == 2
+        and not bool((mask != 0).all())
     ]
 
 

@@ -80,6 +80,8 @@ class Anatomy:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that every block has; those inside blocks are found when somebody first asks."""
+        if self.flow.beside:
+            return ("residual",)
         present = set.intersection(*(set(self.host.taps(block)) for block in self.blocks.values()))
         return tuple(site for site in SITES if site == "residual" or site in present)
 

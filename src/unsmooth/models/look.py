@@ -44,6 +44,7 @@ class Stream:
         parts: Of blocks that are mere lists, which nobody calls: the first and the last part of each that is called.
         summed: Whether such a last part is added to what it was given.
         prefix: How many class tokens and registers stand in front of the patches of an image.
+        beside: Whether it is a further stream of its blocks: what is found inside them is of the first.
     """
 
     axes: str = "BND"
@@ -58,6 +59,7 @@ class Stream:
     summed: bool = False
     prefix: int = 0
     rows: Way | None = None
+    beside: bool = False
 
     def laid_out(self, tensor: Tensor, lengths: Sequence[int] = ()) -> Tensor:
         """The same as (batch, tokens, dim), where it has the axes of this stream; `lengths` of sequences in a row.
@@ -66,7 +68,7 @@ class Stream:
         (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
         """
         if lengths:
-            return nn.utils.rnn.pad_sequence(list(torch.split(tensor, list(lengths))), batch_first=True)
+            return nn.utils.rnn.pad_sequence(list(torch.split(tensor.flatten(0, -2), list(lengths))), batch_first=True)
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
         if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
@@ -145,10 +147,12 @@ class _Call:
 
 @dataclass
 class Trail:
-    """What the blocks of one list did in a pass."""
+    """What the blocks of one list did in a pass; `fed` counts what they were given just as another list made it."""
 
     blocks: Blocks
     calls: list[_Call] = field(default_factory=list)
+    fed: Counter[tuple[int, Way, Way]] = field(default_factory=Counter)
+    others: list[Trail] = field(default_factory=list, repr=False)
     _given: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
     _made: dict[Way, tuple[Tensor, int]] = field(default_factory=dict)
 
@@ -159,8 +163,11 @@ class Trail:
         links = self._links(streams)
         if "same" not in links.values() and any(call.path == path for call in self.calls):
             links = {}  # the stack runs once more
+        for other in self.others:
+            self.fed.update((id(other), out, way) for out, (made, _) in other._made.items()
+                            for way, one in streams.items() if same(one, made))  # fmt: skip
         self.calls.append(_Call(path, {way: one.shape for way, one in streams.items()}, links))
-        flat = {one.shape[0] for one in streams.values() if one.ndim == 2}
+        flat = {one.shape[-2] for one in streams.values() if _is_row(one.shape)}
         found = {way: lengths_in(one, tokens) for way, one in given.items() for tokens in flat}
         self.calls[-1].rows = {way: lengths for way, lengths in found.items() if lengths}
         self._given = {way: (one, version(one)) for way, one in given.items()}
@@ -179,6 +186,14 @@ class Trail:
     def close(self) -> None:
         """Let go of all tensors."""
         self._given, self._made = {}, {}
+        self.others.clear()
+
+    def fed_by(self, other: Trail) -> int:
+        """How often the stream of this list was just what that of another list had become there."""
+        own, its = self.streams(), other.streams()
+        if not own or not its or own[0].enters is None or its[0].leaves is None:
+            return 0
+        return self.fed[id(other), its[0].leaves, own[0].enters]
 
     def _links(self, given: Mapping[Way, Tensor]) -> dict[tuple[Way, Way], str]:
         """How what the last call made came into this one: as the same, as another of its shape, or of another shape."""
@@ -219,7 +234,9 @@ class Trail:
         first = found[:1]
         for pair in found[1:]:
             shape, own = self._shape(first[0][1]), self._shape(pair[1])
-            alike = len(own) == len(shape) and (own[0], own[-1]) == (shape[0], shape[-1])
+            beside = len(pair[1]) > 1 and pair[1][:-1] == first[0][1][:-1]  # in one list of streams
+            alike = own[-1] == shape[-1] or own[1:-1] == shape[1:-1] or beside
+            alike = alike and len(own) == len(shape) and own[0] == shape[0]
             if alike and 2 * pairs[pair] >= pairs[first[0]]:
                 first.append(pair)
         return [self._stream(out, way, counts) for out, way in first]
@@ -228,6 +245,12 @@ class Trail:
     def called(self) -> set[str]:
         """The blocks that were called."""
         return {call.path for call in self.calls}
+
+    @property
+    def joints(self) -> list[tuple[str, str]]:
+        """Where the calls go on in another list: the last block of one and the first of the next."""
+        paths = [call.path for call in self.calls]
+        return [(one, other) for one, other in pairwise(paths) if one.rpartition(".")[0] != other.rpartition(".")[0]]
 
     @property
     def trouble(self) -> str:
@@ -268,7 +291,7 @@ class Trail:
             depth=len(calls),
             altered=counts["other"][out, way],
             ends=len(calls) < len(self.calls),
-            rows=self._rows() if len(shapes[0]) == 2 else None,
+            rows=self._rows() if _is_row(shapes[0]) else None,
         )
 
 
@@ -359,6 +382,9 @@ def axes_of(shape: torch.Size, block: nn.Module) -> str:
 def following(lists: Sequence[Blocks]) -> Iterator[list[Trail | Parts]]:
     """Follow the calls of some lists of blocks while the context is open."""
     trails: list[Trail | Parts] = [Parts(blocks) if _is_uncalled(blocks) else Trail(blocks) for blocks in lists]
+    calls = [one for one in trails if isinstance(one, Trail)]
+    for one in calls:
+        one.others = [other for other in calls if other is not one]
     with Hooks() as hook:
         for trail in trails:
             for path, block in trail.blocks.items():
@@ -393,6 +419,11 @@ def _leave(see: Callable[[Any], None], module: nn.Module, args: Any, output: Any
 def same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one in memory, or one object."""
     return one is other or (one.shape == other.shape and one.data_ptr() == other.data_ptr() != 0)
+
+
+def _is_row(shape: torch.Size) -> bool:
+    """Whether all tokens of a batch may be in one row: (tokens, dim) or (1, tokens, dim)."""
+    return len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
 
 
 def _is_stream(one: Tensor) -> bool:

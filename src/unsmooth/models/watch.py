@@ -164,7 +164,9 @@ def _hook_block(
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        entered[:] = first_input(args, kwargs).shape
+        given = argument(args, kwargs, flow.enters) if flow.enters else None
+        found = given if isinstance(given, Tensor) else first_input(args, kwargs)
+        entered[:] = found.shape
         watch.called.add(path)
         if on_call is not None:
             on_call(path, args, kwargs)
@@ -172,10 +174,8 @@ def _hook_block(
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
             watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
-                given = argument(args, kwargs, flow.enters) if flow.enters else None
-                found = given if isinstance(given, Tensor) else first_input(args, kwargs)
                 if flow.rows is not None:
-                    watch.lengths = lengths_in(argument(args, kwargs, flow.rows), len(found))
+                    watch.lengths = lengths_in(argument(args, kwargs, flow.rows), found.shape[-2])
                     ends_B1 = torch.tensor(watch.lengths, device=found.device).unsqueeze(1)
                     watch.real_tokens_BN = torch.arange(max(watch.lengths), device=found.device) < ends_B1
                 see("residual", found, extra_tokens(block))

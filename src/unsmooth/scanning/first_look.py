@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,16 +22,16 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional._grid import grid_of_image
 from unsmooth.models import Anatomy, find_stacks
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks
 from unsmooth.models.host import Host, Reads
 from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
-from unsmooth.models.spread import home_of, is_sharded, is_spread
+from unsmooth.models.spread import is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
 from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
 from unsmooth.scanning.data import KINDS, RawBatch
-from unsmooth.scanning.undisturbed import random_kept, tensors_kept
+from unsmooth.scanning.trying import Enough, is_chain, quietly
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     if not unknown:
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
-    with _quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
+    with quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
         try:
             call(entry, inputs)
         except Exception as error:  # each model has its own way to say that something is missing
@@ -132,21 +133,32 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
                 raise
             raise told from error
     found, out = list[tuple[int, Anatomy]](), list[str]()
+    between = _standing_between(unknown, trails)
     for number, stack in enumerate(stacks):
         if stack.is_known:
             found.append((number, stack))
             continue
         own, about = trails[unknown.index(stack)], pattern_of(next(iter(stack.blocks)))
+        if (main := between.get(unknown.index(stack))) is not None:
+            there = f"stand between those at {_pattern(unknown[main])!r}, whose tokens they are handed and hand back"
+            out.append(f"The blocks at {about!r} {there}: they were not measured by themselves.")
+            continue
         streams = own.streams()
-        if own.called and not streams and stack.proposed:
+        branches = bool(streams) and not is_chain(entry, stack, own, streams[0], inputs)
+        if own.called and stack.proposed and (branches or not streams):
             near = [one for one in trails[len(unknown) :] if _overlap(stack.blocks, one.blocks) and one.streams()]
+            near = [one for one in near if not (branches and own.called & one.called)]
+            trouble = "some do not depend on those called before them" if branches else own.trouble
             own = min(near, key=lambda one: next(iter(one.blocks)).count("."), default=own)
-            streams = own.streams()
-            if not streams:
-                out.append(f"The blocks at {about!r} ran and were not measured: {own.trouble}.")
+            if not near:
+                out.append(f"The blocks at {about!r} ran and were not measured: {trouble}.")
                 continue
+            streams = own.streams()
+            if any(one.blocks is own.blocks for _, one in found):
+                continue  # two lists inside the blocks of one
             stack = replace(stack, blocks=own.blocks)
-        found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in streams]
+        marked = [replace(one, beside=one is not streams[0]) for one in streams]
+        found += [(number, _flowing(stack, own, one, len(streams) > 1)) for one in marked]
         found += [] if streams else [(number, stack)]
     if not found:
         raise expected(
@@ -155,6 +167,22 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             'another blocks pattern, or blocks="auto:any"',
         )
     return [(number, replace(stack, told=(*stack.told, *out))) for number, stack in found]
+
+
+def _standing_between(stacks: Sequence[Anatomy], trails: Sequence[Trail | Parts]) -> dict[int, int]:
+    """Which stacks are no depth of their own as their blocks stand between those of another, and of which.
+
+    Of two lists by turns, the one is measured that runs on by itself more often, or else the one that ends.
+    """
+    found: dict[int, int] = {}
+    own = [(number, one) for number, one in enumerate(trails[: len(stacks)]) if isinstance(one, Trail)]
+    for (first, one), (second, other) in combinations(own, 2):
+        forth, back = other.fed_by(one), one.fed_by(other)
+        if stacks[first].proposed and stacks[second].proposed and forth and back:
+            more = one.streams()[0].altered - other.streams()[0].altered
+            # What begins hands on once more than it is handed back to.
+            found |= {first: second} if more > 0 or (more == 0 and forth >= back) else {second: first}
+    return found
 
 
 def _missing(entry: nn.Module, inputs: RawBatch, error: Exception) -> UnsmoothError | None:
@@ -189,12 +217,11 @@ def altered_note(times: int, stack: Anatomy) -> str:
 
 
 def _argument_name(block: nn.Module, way: Way | None) -> str:
-    """What a block calls an argument."""
-    first = way[0] if way else 0
-    if isinstance(first, str):
-        return first
+    """What a block calls an argument, and which of a list it is."""
+    first, *rest = way or (0,)
     names = [*inspect.signature(block.forward).parameters]
-    return names[first] if first < len(names) else str(first)
+    name = names[first] if isinstance(first, int) and first < len(names) else first
+    return ".".join(map(str, (name, *rest)))
 
 
 def _lists(stack: Anatomy) -> list[Blocks]:
@@ -210,22 +237,6 @@ def _overlap(blocks: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -
     return is_inside(one, [other]) or is_inside(other, [one])
 
 
-@contextmanager
-def _quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
-    """Run the model so that it leaves nothing behind, and later draws the same random numbers."""
-    with ExitStack() as hold:
-        for context in (random_kept(home_of(entry)), tensors_kept(entry, weights=False), torch.no_grad()):
-            hold.enter_context(context)
-        hold.enter_context(uncompiled(entry))
-        for prepare in {stack.host.prepare for stack in stacks}:
-            hold.enter_context(prepare(entry))
-        yield
-
-
-class _Enough(Exception):  # noqa: N818 - it is no error
-    """All was seen that was wanted."""
-
-
 def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[Tensor | None]:
     """What enters the first block of each stack that leaves something open; the model is called as far as is needed."""
     wanted = [number for number, stack in enumerate(stacks) if is_open(stack, inputs)]
@@ -239,10 +250,10 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
             # Blocks may write into what they are handed.
             found[number] = (given if isinstance(given, Tensor) else first_input(args, kwargs)).clone()
         if in_part and all(found[one] is not None for one in wanted):
-            raise _Enough
+            raise Enough
 
     if wanted:
-        with _quietly(entry, stacks), suppress(_Enough), Hooks() as hook:
+        with quietly(entry, stacks), suppress(Enough), Hooks() as hook:
             for number in wanted:
                 for path in stacks[number].blocks:
                     hook(
@@ -309,6 +320,8 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
     batch, (first, second) = _batch_size(inputs), stream.shape[:2]
     if first == batch != second:
         return "BND", 0
+    if first == 1 and (each := _patches_of_each(inputs, second)):
+        return "1ND", each
     with suppress(Exception):  # each model has its own way to refuse a batch that it was not made for
         [more] = _entered(entry, [stack], _with_one_more(inputs, batch))
         grown = [now != before for now, before in zip(_shape_of(more), (first, second), strict=True)]
@@ -323,6 +336,16 @@ def _axes(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: RawBatch) ->
         f"{tuple(stream.shape)} for {batch} sequences, of which neither can be told",
         "a batch of another size",
     )
+
+
+def _patches_of_each(inputs: RawBatch, tokens: int) -> int:
+    """How many of the patches in one row each image has, where the data says so of images of one size; else 0."""
+    for one in inputs.values() if isinstance(inputs, Mapping) else ():
+        if isinstance(one, Tensor) and one.ndim == 2 and one.shape[1] == 3 and not one.is_floating_point():
+            counts = one.prod(dim=1).tolist()  # frames, rows and columns
+            if len({*counts}) == 1 and sum(counts) == tokens:
+                return int(counts[0])
+    return 0
 
 
 def _check_places(stack: Anatomy, stream: Tensor, inputs: RawBatch) -> None:
@@ -380,7 +403,11 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     groups, shape = _inputs_by_mask(inputs), stream_BND.shape[:2]
 
     def becomes(mask: str | None) -> bool:
-        changed, column = _changed(groups[mask], shape, inputs.get(mask or ""))
+        return any(
+            changes(changed, column) for changed, column in _changed(groups[mask], shape, inputs.get(mask or ""))
+        )
+
+    def changes(changed: Mapping[str, Tensor], column: slice | int) -> bool:
         try:
             [other] = _entered(entry, [stack], {**inputs, **changed})
         except Exception:  # each model has its own way to refuse what it was not made for
@@ -424,7 +451,9 @@ def _placed(
         if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
             changed = ids.clone()
             changed[:, -1] = (changed[:, -1] - 1).abs()
-            [other] = _entered(entry, [stack], {**inputs, name: changed})
+            other = None
+            with suppress(Exception):  # sizes of images, which are no ids, cannot be others
+                [other] = _entered(entry, [stack], {**inputs, name: changed})
             if other is not None and other.numel() == stream_BND.numel():
                 places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
                 if len(places) == 1 and places[0] >= ids.shape[1] - 1:
@@ -438,18 +467,27 @@ def _ids(group: Mapping[str, Tensor], shape: torch.Size) -> list[str]:
     return sorted(names, key=lambda name: not name.endswith("input_ids"))
 
 
-def _changed(group: Mapping[str, Tensor], shape: torch.Size, mask: Any) -> tuple[dict[str, Tensor], slice | int]:
-    """Other inputs in place of these, and where tokens must change with them.
+def _changed(
+    group: Mapping[str, Tensor], shape: torch.Size, mask: Any
+) -> Iterator[tuple[dict[str, Tensor], slice | int]]:
+    """Other inputs in place of these, and where tokens must change with them; several to be tried.
 
-    One column of ids, which shows too that tokens are where their ids are: some decoders shift them.
+    One column of ids, which shows too that tokens are where their ids are: some decoders shift them, and images or
+    sounds may take the place of the first. Then what is beside the ids, as boxes are, which may be a stream of its own:
+    those of another sequence fit any model.
     """
-    if ids := _ids(group, shape):
-        column = int(mask.long().sum(dim=0).argmax()) if isinstance(mask, Tensor) and mask.shape == shape else 0
+    if not (ids := _ids(group, shape)):
+        made = {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}
+        yield made, slice(None)
+        return
+    real_N = mask.long().sum(dim=0) if isinstance(mask, Tensor) and mask.shape == shape else torch.ones(shape[1])
+    full = (real_N == real_N.max()).nonzero().flatten().tolist()
+    for column in dict.fromkeys((full[0], full[-1])):
         other = group[ids[0]].clone()
         other[:, column] = (other[:, column] - 1).abs()
-        return {ids[0]: other}, column
-    others = {name: one + 1 if one.is_floating_point() else one.roll(1, dims=-1) for name, one in group.items()}
-    return others, slice(None)
+        yield {ids[0]: other}, column
+    if beside := {name: one.roll(1, dims=0) for name, one in group.items() if one.ndim > 2 and one.shape[:2] == shape}:
+        yield beside, slice(None)
 
 
 def _fits(mask: Any, group: Mapping[str, Tensor], shape: torch.Size) -> bool:

@@ -143,7 +143,10 @@ class Reading:
         """Read it off the model."""
         core = transformers_core(module, *stacks)
         entry = unwrapped(module if core is None else core)
-        parts = {stack.reads.tokens: stack.part for stack in stacks if stack.part is not None}
+        parts: dict[str, list[Tables]] = {}
+        for stack in stacks:
+            if stack.part is not None:
+                parts.setdefault(stack.reads.tokens, []).append(tables_of(stack.part))
         takes, tables = inspect.signature(entry.forward).parameters, tables_of(entry)
         outside = frozenset() if core is None else taken(unwrapped(module))  # which may make of it what is read inside
         return cls(
@@ -151,7 +154,8 @@ class Reading:
             core=core,
             fields=frozenset({*takes, *outside, *RESERVED}),
             tables=tables,
-            by_field={field: tables_of(part) for field, part in parts.items()},
+            # Of several, tables of relative positions are none of words.
+            by_field={field: max(found, key=lambda one: one.words or 0) for field, found in parts.items()},
             placeholders=_placeholders(getattr(core, "config", None)),
             closed=all(one.kind is not one.VAR_KEYWORD for one in takes.values()),
             pictures=tables.words is None and any(isinstance(module, nn.Conv2d) for module in entry.modules()),

@@ -1,0 +1,74 @@
+"""Trying a model out: passes that leave nothing behind, and whether lists of blocks are one chain or branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.models import Anatomy
+from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.look import Parts, Stream, Trail, argument, at
+from unsmooth.models.spread import home_of
+from unsmooth.scanning.calling import call
+from unsmooth.scanning.data import RawBatch
+from unsmooth.scanning.undisturbed import random_kept, tensors_kept
+
+
+@contextmanager
+def quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
+    """Run the model so that it leaves nothing behind, and later draws the same random numbers."""
+    with ExitStack() as hold:
+        for context in (random_kept(home_of(entry)), tensors_kept(entry, weights=False), torch.no_grad()):
+            hold.enter_context(context)
+        hold.enter_context(uncompiled(entry))
+        for prepare in {stack.host.prepare for stack in stacks}:
+            hold.enter_context(prepare(entry))
+        yield
+
+
+class Enough(Exception):  # noqa: N818 - it is no error
+    """All was seen that was wanted."""
+
+
+def is_chain(entry: nn.Module, stack: Anatomy, trail: Trail | Parts, stream: Stream, inputs: RawBatch) -> bool:
+    """Whether what enters each list of a stack depends on what the list before handed on; branches do not.
+
+    It is tried: where one list ends, its output is changed in a pass that is broken off as the next one is entered.
+    """
+    for last, first in dict.fromkeys(trail.joints) if isinstance(trail, Trail) else ():
+        plain = _after(entry, stack, stream, inputs, last, first, change=False)
+        other = _after(entry, stack, stream, inputs, last, first, change=True)
+        if plain is not None and other is not None and plain.shape == other.shape and plain.equal(other):
+            return False
+    return True
+
+
+def _after(
+    entry: nn.Module, stack: Anatomy, stream: Stream, inputs: RawBatch, last: str, first: str, *, change: bool
+) -> Tensor | None:
+    """What enters one block after another has run, whose output may be changed; None where it cannot be said."""
+    found, ran = list[Tensor](), list[bool]()
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        ran.append(True)
+        made = at(output, stream.leaves or ())
+        if change and isinstance(made, Tensor):  # not by a number or a factor, which a norm would take out again
+            made.add_(torch.arange(made.numel(), device=made.device).view(made.shape) % 7)
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if not ran:
+            return
+        given = argument(args, kwargs, stream.enters) if stream.enters else None
+        if isinstance(given, Tensor):
+            found.append(given.clone())
+        raise Enough
+
+    with suppress(Exception), quietly(entry, [stack]), Hooks() as hook:
+        hook(stack.blocks[last].register_forward_hook, leave)
+        hook(stack.blocks[first].register_forward_pre_hook, enter, with_kwargs=True)
+        call(entry, inputs)
+    return found[0] if found else None
