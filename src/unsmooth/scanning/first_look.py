@@ -418,7 +418,7 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
 
     becoming = [mask for mask in groups if becomes(mask)]
     for mask in [mask for mask in becoming if mask is not None and not _fits(inputs.get(mask), groups[mask], shape)]:
-        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs)) is not None:
+        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs, inputs.get(mask))) is not None:
             return Reads(found[0], mask, start=found[1], beside=len(becoming) > 1)
     if len(becoming) > 1:  # as where images stand between the words of a text
         masked = any(mask in inputs for mask in groups)
@@ -463,21 +463,40 @@ def _marking(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[s
 
 
 def _placed(
-    entry: nn.Module, stack: Anatomy, stream_BND: Tensor, group: Mapping[str, Tensor], inputs: Mapping[str, Any]
+    entry: nn.Module,
+    stack: Anatomy,
+    stream_BND: Tensor,
+    group: Mapping[str, Tensor],
+    inputs: Mapping[str, Any],
+    mask: Any,
 ) -> tuple[str, int] | None:
     """The ids that are some of a stack's tokens, and how many others stand in front: a change in the last one shows.
 
-    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text.
+    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text. Where the
+    first one is not as far in front as there are ids, they do not lie in one run: the model may have chosen ids itself.
     """
+
+    def changing(name: str, column: int) -> list[int]:
+        changed = inputs[name].clone()
+        changed[:, column] = (changed[:, column] - 1).abs()
+        [other] = _entered(entry, [stack], {**inputs, name: changed})
+        if other is None or other.numel() != stream_BND.numel():
+            return []
+        return (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
+
     for name, ids in group.items():
         if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
-            changed = ids.clone()
-            changed[:, -1] = (changed[:, -1] - 1).abs()
-            [other] = _entered(entry, [stack], {**inputs, name: changed})
-            if other is not None and other.numel() == stream_BND.numel():
-                places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
-                if len(places) == 1 and places[0] >= ids.shape[1] - 1:
-                    return name, places[0] - ids.shape[1] + 1
+            places = changing(name, -1)
+            if len(places) == 1 and (start := places[0] - ids.shape[1] + 1) >= 0:
+                first = [start]
+                with suppress(Exception):  # each model has its own way to refuse ids that it was not made for
+                    first = changing(name, 0)
+                if first == [start]:
+                    return name, start
+                if isinstance(mask, Tensor) and bool((mask == 0).any()):
+                    got = f"{name!r}, whose first and last one are elsewhere"
+                    hint = 'a "token_mask" of (batch, tokens) in the data, True = a token to be measured'
+                    raise expected(f"ids in one run among the tokens of {_pattern(stack)!r}", got, hint)
     return None
 
 
