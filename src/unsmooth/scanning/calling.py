@@ -327,7 +327,8 @@ def made_of(finer_BS: Tensor, anatomy: Anatomy, tokens: int) -> Tensor:
                 made: Any = lengths(torch.cat([kept.sum(dim=1), kept.new_tensor([width])]))
                 for one in made if isinstance(made, tuple) else (made,):
                     if int(one[-1]) == tokens:
-                        return torch.arange(tokens, device=kept.device) < one[:-1, None]
+                        real_BN: Tensor = torch.arange(tokens, device=kept.device) < one[:-1, None]
+                        return real_BN
     raise expected(
         f"blocks that are told which of their {tokens} tokens are padding, as {anatomy.reads.marked!r} marks some",
         f"{pattern_of(next(iter(anatomy.blocks)))!r}, which are not",
