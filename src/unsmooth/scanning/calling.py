@@ -198,7 +198,8 @@ class Selection:
     batch's masks speak of, None where there are none. `image` is the height and width of the images in the batch, and
     `prefix` the number of tokens that the model puts in front of their patches. Of a model that puts tokens
     of its own around those of the batch, `own` are the latter; `start` is how many made of other inputs stand in front.
-    `finer` makes a mask of so many tokens of one that marks padding in what the model made them of.
+    `finer` makes a mask of so many tokens of one that marks padding in what the model made them of, and of the mask
+    that the blocks were handed.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -210,7 +211,7 @@ class Selection:
     prefix: int = 0
     own: slice | None = None
     start: int | None = None
-    finer: Callable[[int], Tensor] | None = None
+    finer: Callable[[int, Tensor | None], Tensor] | None = None
 
     def marking(self, tokens: int, handed_BN: Tensor | None) -> Selection:
         """The same where padding was marked in what the tokens were made of: by the blocks' own mask, if they have one.
@@ -220,7 +221,7 @@ class Selection:
         """
         if self.finer is None:
             return self
-        real_BN = self.finer(tokens) if handed_BN is None else handed_BN
+        real_BN = self.finer(tokens, handed_BN)
         chosen_BN = torch.zeros_like(real_BN)
         chosen_BN[:, self.window] = real_BN[:, self.window]
         if self.selected_BN is not None:
@@ -291,7 +292,7 @@ def select_and_tell(
     notes += anatomy.told
     if marks_padding(fields, anatomy.reads):
         finer = fields[anatomy.reads.marked or ""]
-        selection = replace(selection, finer=lambda tokens: made_of(finer, anatomy, tokens))
+        selection = replace(selection, finer=lambda tokens, handed_BN: made_of(finer, anatomy, tokens, handed_BN))
     pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
     if pixels is not None and pixels.eq(0).any():
         notes.append(
@@ -313,22 +314,37 @@ def marks_padding(fields: Mapping[str, Any], reads: Reads) -> bool:
     return isinstance(finer, Tensor) and "token_mask" not in fields and bool((finer == 0).any())
 
 
-def made_of(finer_BS: Tensor, anatomy: Anatomy, tokens: int) -> Tensor:
-    """Which of so many tokens are real, by the model's own arithmetic of lengths; refused where it has none."""
-    first = next(iter(anatomy.blocks.values()))
-    holding = [module for module in modules_of(anatomy.model) if first in modules_of(module)]
+def made_of(finer_BS: Tensor, anatomy: Anatomy, tokens: int, handed_BN: Tensor | None) -> Tensor:
+    """Which of so many tokens are real: as the blocks are told, else by the model's own arithmetic of lengths.
+
+    Blocks may be told of windows alone, and not of padding: so their mask is believed where it leaves about as much as
+    the finer one, but for what convolutions reach beyond the edge.
+
+    Raises:
+        UnsmoothError: Neither says it.
+    """
     kept, width = (finer_BS != 0).long(), finer_BS.shape[1]
     if width == tokens:
         return kept != 0
+    lengths = kept.sum(dim=1)
+    if handed_BN is not None and len(handed_BN) == len(kept):
+        gap = (handed_BN.sum(dim=1).to(kept.device) - lengths * tokens / width).abs()
+        if bool((gap <= 2 + tokens / 20).all()):
+            return handed_BN
+    first = next(iter(anatomy.blocks.values()))
+    holding = [module for module in modules_of(anatomy.model) if first in modules_of(module)]
     ends = kept.cummin(dim=1).values.equal(kept)
     for module in reversed(holding if ends else []):
         for name in ("_get_feat_extract_output_lengths", "_get_subsampling_output_length"):
-            if (lengths := getattr(module, name, None)) is not None:
-                made: Any = lengths(torch.cat([kept.sum(dim=1), kept.new_tensor([width])]))
-                for one in made if isinstance(made, tuple) else (made,):
-                    if int(one[-1]) == tokens:
-                        real_BN: Tensor = torch.arange(tokens, device=kept.device) < one[:-1, None]
-                        return real_BN
+            arithmetic: Any = getattr(module, name, None)
+            if arithmetic is None:
+                continue
+            # One after the other, as some take no more; some return lengths after several steps.
+            made = [arithmetic(one) for one in (*lengths, torch.tensor(width))]
+            for steps in zip(*(one if isinstance(one, tuple) else (one,) for one in made), strict=True):
+                *ended, whole = map(int, steps)
+                if whole == tokens:
+                    return torch.arange(tokens) < torch.tensor(ended)[:, None]
     raise expected(
         f"blocks that are told which of their {tokens} tokens are padding, as {anatomy.reads.marked!r} marks some",
         f"{pattern_of(next(iter(anatomy.blocks)))!r}, which are not",

@@ -306,8 +306,9 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
         if marks_padding(inputs, reads):
             masks: dict[int, Tensor | None] = {}
             _entered(entry, [stack], inputs, masks)
-            if masks.get(0) is None:  # refused here, a stack beside others is left out
-                made_of(inputs[reads.marked or ""], replace(stack, seen_to_read=reads), _tokens_in(stack, stream))
+            known = replace(stack, seen_to_read=reads)
+            # Refused here, a stack beside others is left out.
+            made_of(inputs[reads.marked or ""], known, stack.flow.laid_out(stream).shape[1], masks.get(0))
     told = stack.told
     if reads.start == 0 and not reads.beside:
         told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
@@ -435,10 +436,6 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     if not _ids(group, shape) and isinstance(own, Tensor) and own.shape[:2] != shape:
         return Reads("", "token_mask")  # of tokens that the model makes of those
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
-
-
-def _tokens_in(stack: Anatomy, stream: Tensor) -> int:
-    return stack.flow.laid_out(stream).shape[1]
 
 
 def _is_mask(name: str, one: Any) -> bool:
