@@ -66,6 +66,8 @@ class Stack:
         touched: Layers after which the stream is changed before the next call.
         enclosing: Number of the call from within which these are made.
         masks: Arguments of the first call that may say which tokens there are.
+        reshaped: What enters the call before the first in their list, and what it hands on, where those have another
+            shape and this has that of the stream: a block of a stage of its own.
     """
 
     path: str
@@ -79,6 +81,7 @@ class Stack:
     enclosing: int
     masks: tuple[Tensor, ...] = ()
     place: int = 0
+    reshaped: tuple[Tensor, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -302,9 +305,20 @@ def stacks_in(calls: list[Call], loose: bool = False) -> list[Stack]:
                     touched=tuple(layer for layer, link in enumerate(links, 1) if link.is_touched),
                     enclosing=enclosing,
                     masks=tuple(one for call in run for one in call.inputs.values() if _may_be_mask(one)),
+                    reshaped=_reshaped(group, run[0], slot, output),
                 )
             )
     return _outermost(_distinct([*found, *_rows(calls)]), calls)
+
+
+def _reshaped(group: list[Call], first: Call, slot: Slot, output: Slot) -> tuple[Tensor, ...]:
+    at = group.index(first)
+    before = group[at - 1] if at else None
+    if before is None or not before.attends or slot not in before.inputs or output not in before.outputs:
+        return ()
+    entered, left = before.inputs[slot], before.outputs[output]
+    alike = left.shape == first.inputs[slot].shape and entered.ndim == left.ndim
+    return (entered, left) if alike and entered.shape != left.shape else ()
 
 
 def _rows(calls: list[Call]) -> Iterator[Stack]:

@@ -97,6 +97,12 @@ def truth(
         name: {"layout": layout, "real": ends, "curve": finder.curve(values, ends)}
         for name, ends in _other_ends(real, how, batch).items()
     }
+    if stack.reshaped and how == "none":
+        # The library takes a block that makes fewer tokens for a stage, says so, and measures what each hands on.
+        longer = [layout.tokens(one) for one in stack.reshaped]
+        curves = [finder.curve([one], np.ones(one.shape[:2], dtype=bool)) for one in (*longer, *values[1:])]
+        whole = {name: [one[name][0] for one in curves] for name in curves[0]}
+        others["with the block before, of a stage of its own"] = {"layout": layout, "real": real, "curve": whole}
     curve = finder.curve(values, real)
     return {"stack": stack, "layout": layout, "real": real, "curve": curve, "others": others, "about": about}
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.attention_maps import MapObserver, Missing, watch_attention
 from unsmooth.models.host import HOSTS, IMAGE, SITES, TARGET, TEXT, Host, Reads, Tap, expect_blocks, host_of
-from unsmooth.models.look import Stream
+from unsmooth.models.look import Stream, argument, real_tokens_in
 from unsmooth.models.stacks import (
     Blocks,
     called_part,
@@ -141,6 +141,14 @@ class Anatomy:
     def flow(self) -> Stream:
         """How its tokens pass through its blocks, as far as is known."""
         return self.stream or Stream("BND" if self.batch_first else "NBD")
+
+    def mask_handed(self, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+        """True for real tokens, by a mask among the arguments with which a block is called; None where none is."""
+        given = argument(args, kwargs, self.flow.enters) if self.flow.enters else None
+        stream = given if isinstance(given, Tensor) else first_input(args, kwargs)
+        if not self.flow.fits(stream):
+            return None
+        return real_tokens_in(block, args, kwargs, self.flow.laid_out(stream).shape[:2])
 
     @property
     def prefix_tokens(self) -> int:

@@ -58,6 +58,7 @@ class Reads:
         each: Entries of that mask to a token.
         start: How many other tokens stand in front of them; None where they are all there are.
         beside: Whether tokens in front and behind are made of other inputs, and not put there to fill up.
+        marked: The field that marks padding in what the model makes its own tokens of, as samples are.
     """
 
     tokens: str = "input_ids"
@@ -65,6 +66,7 @@ class Reads:
     each: int = 1
     start: int | None = None
     beside: bool = False
+    marked: str | None = None
 
 
 TEXT = Reads()

@@ -7,6 +7,7 @@ a stage ends, and whether there are two streams.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from unsmooth.models.stacks import Blocks, widths_of
 # The way to a tensor among the arguments of a call, or in what it returns: numbers and names, outermost first.
 Way = tuple[int | str, ...]
 _DEEPEST = 3
+# Added to a score it leaves nothing of it; biases of positions are nearer to zero.
+_HIDDEN = -1000.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,33 @@ def lengths_in(value: Any, tokens: int) -> tuple[int, ...]:
     bounds = value.tolist()
     steps = tuple(end - start for start, end in pairwise(bounds))
     return steps if bounds[0] == 0 and bounds[-1] == tokens and min(steps) > 0 else ()
+
+
+def real_tokens_in(
+    block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shape: Sequence[int]
+) -> Tensor | None:
+    """True for real tokens (batch, tokens), by the mask that a block is handed: some token sees them. Else None.
+
+    Such a mask has a name that says so and an entry for each token in its last axis: True where a token may look, or
+    what is added to scores.
+
+    >>> seen = torch.tensor([[1, 1, 1, 0]]).bool()
+    >>> layer = nn.TransformerEncoderLayer(4, 2, 8)
+    >>> real_tokens_in(layer, (torch.zeros(1, 4, 8),), {"attention_mask": seen[:, None, None]}, (1, 4))
+    tensor([[ True,  True,  True, False]])
+    """
+    named = {**dict(zip(inspect.signature(block.forward).parameters, args, strict=False)), **kwargs}
+    for name, mask in named.items():
+        if not name.endswith("mask") or not isinstance(mask, Tensor) or not 2 <= mask.ndim <= 4:
+            continue
+        if mask.shape[0] != shape[0] or mask.shape[-1] != shape[1]:
+            continue
+        added = mask.is_floating_point() and (mask.ndim > 2 or "padding" in name)
+        seen = mask > _HIDDEN if added else mask != 0
+        if "padding" in name and not added:
+            seen = ~seen
+        return seen.reshape(shape[0], -1, shape[1]).any(dim=1)
+    return None
 
 
 @dataclass

@@ -172,6 +172,8 @@ def _hook_block(
             on_call(path, args, kwargs)
         if watch.layer == 0:
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
+            if watch.real_tokens_BN is None and anatomy.reads.marked is not None:
+                watch.real_tokens_BN = anatomy.mask_handed(module, args, kwargs)
             watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
                 if flow.rows is not None:

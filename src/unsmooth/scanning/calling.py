@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from unsmooth.models.host import TARGET, TEXT, Reads
 from unsmooth.models.hosts import not_padding
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.spread import home_of, is_offloaded, is_sharded, is_spread, sharded_as_before
+from unsmooth.models.stacks import pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.scanning.data import KINDS, RawBatch, is_whole
 
@@ -199,6 +200,8 @@ class Selection:
     batch's masks speak of, None where there are none. `image` is the height and width of the images in the batch, and
     `prefix` the number of tokens that the model puts in front of their patches. Of a model that puts tokens
     of its own around those of the batch, `own` are the latter; `start` is how many made of other inputs stand in front.
+    `finer` makes a mask of so many tokens of one that marks padding in what the model made them of, and of the mask
+    that the blocks were handed.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -210,6 +213,24 @@ class Selection:
     prefix: int = 0
     own: slice | None = None
     start: int | None = None
+    finer: Callable[[int, Tensor | None], Tensor] | None = None
+
+    def marking(self, tokens: int, handed_BN: Tensor | None) -> Selection:
+        """The same where padding was marked in what the tokens were made of: by the blocks' own mask, if they have one.
+
+        Raises:
+            UnsmoothError: They have none, and the model does not say how it would make one.
+        """
+        if self.finer is None:
+            return self
+        real_BN = self.finer(tokens, handed_BN)
+        chosen_BN = torch.zeros_like(real_BN)
+        chosen_BN[:, self.window] = real_BN[:, self.window]
+        if self.selected_BN is not None:
+            chosen_BN &= self.selected_BN.to(chosen_BN.device)
+        return replace(
+            self, window=slice(None), selected_BN=chosen_BN, real_BN=real_BN, width=real_BN.shape[1], finer=None
+        )
 
     def among(self, tokens: int) -> Selection:
         """The same with masks for all of so many tokens: those made of other inputs are real ones."""
@@ -271,18 +292,66 @@ def select_and_tell(
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         )
     notes += anatomy.told
+    if marks_padding(fields, anatomy.reads):
+        finer = fields[anatomy.reads.marked or ""]
+        selection = replace(selection, finer=lambda tokens, handed_BN: made_of(finer, anatomy, tokens, handed_BN))
     pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
     if pixels is not None and pixels.eq(0).any():
         notes.append(
             "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
             'counted, unless a "token_mask" says which are real.'
         )
-    if fields and not anatomy.reads.tokens and "token_mask" not in fields and anatomy.flow.rows is None:
+    own = anatomy.reads.tokens or anatomy.reads.marked or anatomy.flow.rows is not None
+    if fields and not own and "token_mask" not in fields:
         notes.append(
             "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
             'counted, unless a "token_mask" says which are real.'
         )
     return selection, dict.fromkeys(notes)
+
+
+def marks_padding(fields: Mapping[str, Any], reads: Reads) -> bool:
+    """Whether a mask of what the tokens of a stack are made of marks padding, and none of the tokens is there."""
+    finer = fields.get(reads.marked or "")
+    return isinstance(finer, Tensor) and "token_mask" not in fields and bool((finer == 0).any())
+
+
+def made_of(finer_BS: Tensor, anatomy: Anatomy, tokens: int, handed_BN: Tensor | None) -> Tensor:
+    """Which of so many tokens are real: as the blocks are told, else by the model's own arithmetic of lengths.
+
+    Blocks may be told of windows alone, and not of padding: so their mask is believed where it leaves about as much as
+    the finer one, but for what convolutions reach beyond the edge.
+
+    Raises:
+        UnsmoothError: Neither says it.
+    """
+    kept, width = (finer_BS != 0).long(), finer_BS.shape[1]
+    if width == tokens:
+        return kept != 0
+    lengths = kept.sum(dim=1)
+    if handed_BN is not None and len(handed_BN) == len(kept):
+        gap = (handed_BN.sum(dim=1).to(kept.device) - lengths * tokens / width).abs()
+        if bool((gap <= 2 + tokens / 20).all()):
+            return handed_BN
+    first = next(iter(anatomy.blocks.values()))
+    holding = [module for module in modules_of(anatomy.model) if first in modules_of(module)]
+    ends = kept.cummin(dim=1).values.equal(kept)
+    for module in reversed(holding if ends else []):
+        for name in ("_get_feat_extract_output_lengths", "_get_subsampling_output_length"):
+            arithmetic: Any = getattr(module, name, None)
+            if arithmetic is None:
+                continue
+            # One after the other, as some take no more; some return lengths after several steps.
+            made = [arithmetic(one) for one in (*lengths, torch.tensor(width))]
+            for steps in zip(*(one if isinstance(one, tuple) else (one,) for one in made), strict=True):
+                *ended, whole = map(int, steps)
+                if whole == tokens:
+                    return torch.arange(tokens) < torch.tensor(ended)[:, None]
+    raise expected(
+        f"blocks that are told which of their {tokens} tokens are padding, as {anatomy.reads.marked!r} marks some",
+        f"{pattern_of(next(iter(anatomy.blocks)))!r}, which are not",
+        'a "token_mask" of (batch, tokens) in the data, True = a token to be measured',
+    )
 
 
 def unread_masks(inputs: RawBatch, choice: TokenChoice, measured: Sequence[Reads]) -> dict[str, None]:

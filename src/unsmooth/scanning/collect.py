@@ -96,7 +96,8 @@ class Collector:
         """Measure one tensor (batch, tokens, dim)."""
         if self._selection.own is not None:
             tensor = tensor[:, self._selection.own]
-        self._selection = self._selection.among(tensor.shape[1])
+        handed = self.watch.real_tokens_BN if self.watch else None
+        self._selection = self._selection.marking(tensor.shape[1], handed).among(tensor.shape[1])
         tokens = self._tokens(tensor)
         if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
             self.dtype = tensor.dtype

@@ -29,7 +29,16 @@ from unsmooth.models.spread import is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
+from unsmooth.scanning.calling import (
+    RESERVED,
+    call,
+    image_size,
+    is_content,
+    made_of,
+    marks_padding,
+    taken,
+    token_ids,
+)
 from unsmooth.scanning.data import KINDS, RawBatch
 from unsmooth.scanning.trying import Enough, is_chain, quietly
 
@@ -75,6 +84,7 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
         return list(stacks)
     model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
     form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
+    form += [name for name, one in fields.items() if _is_mask(name, one) and bool((one == 0).any())]
     modules = modules_of(model)
     key = [*map(id, (entry, *modules))], [*map(type, modules)], [(one.stack, *one.blocks) for one in stacks], form
     if model in _KNOWN and _KNOWN[model][0] == key:
@@ -237,15 +247,22 @@ def _overlap(blocks: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -
     return is_inside(one, [other]) or is_inside(other, [one])
 
 
-def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> list[Tensor | None]:
-    """What enters the first block of each stack that leaves something open; the model is called as far as is needed."""
+def _entered(
+    entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch, masks: dict[int, Tensor | None] | None = None
+) -> list[Tensor | None]:
+    """What enters the first block of each stack that leaves something open; the model is called as far as is needed.
+
+    `masks` takes which tokens are real, by the mask that the blocks are handed.
+    """
     wanted = [number for number, stack in enumerate(stacks) if is_open(stack, inputs)]
     found: list[Tensor | None] = [None] * len(stacks)
     in_part = not is_spread(entry)  # where it lets weights go, at its end, that were fetched
 
-    def enter(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: int) -> None:
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], number: int) -> None:
         if found[number] is None:
             way = stacks[number].flow.enters
+            if masks is not None:
+                masks[number] = stacks[number].mask_handed(module, args, kwargs)
             given = argument(args, kwargs, way) if way else None
             # Blocks may write into what they are handed.
             found[number] = (given if isinstance(given, Tensor) else first_input(args, kwargs)).clone()
@@ -258,7 +275,7 @@ def _entered(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> l
                 for path in stacks[number].blocks:
                     hook(
                         stacks[number].ends_of(path)[0].register_forward_pre_hook,
-                        lambda module, args, kwargs, number=number: enter(args, kwargs, number),
+                        lambda module, args, kwargs, number=number: enter(module, args, kwargs, number),
                         with_kwargs=True,
                     )
             call(entry, inputs)
@@ -295,6 +312,14 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
         axes, each = _axes(entry, stack, stream, inputs)
         stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
     reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
+    if isinstance(inputs, Mapping) and reads.start is None and not isinstance(inputs.get(reads.mask or ""), Tensor):
+        reads = replace(reads, marked=_marking(entry, stack, stream, inputs))
+        if marks_padding(inputs, reads):
+            masks: dict[int, Tensor | None] = {}
+            _entered(entry, [stack], inputs, masks)
+            known = replace(stack, seen_to_read=reads)
+            # Refused here, a stack beside others is left out.
+            made_of(inputs[reads.marked or ""], known, stack.flow.laid_out(stream).shape[1], masks.get(0))
     told = stack.told
     if reads.start == 0 and not reads.beside:
         told += ("The model puts tokens of its own behind those of the batch, which were not measured.",)
@@ -421,7 +446,7 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
 
     becoming = [mask for mask in groups if becomes(mask)]
     for mask in [mask for mask in becoming if mask is not None and not _fits(inputs.get(mask), groups[mask], shape)]:
-        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs)) is not None:
+        if (found := _placed(entry, stack, stream_BND, groups[mask], inputs, inputs.get(mask))) is not None:
             return Reads(found[0], mask, start=found[1], beside=len(becoming) > 1)
     if len(becoming) > 1:  # as where images stand between the words of a text
         masked = any(mask in inputs for mask in groups)
@@ -440,24 +465,64 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
 
 
+def _is_mask(name: str, one: Any) -> bool:
+    return name.endswith("mask") and name not in RESERVED and isinstance(one, Tensor) and one.ndim == 2
+
+
+def _marking(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str, Any]) -> str | None:
+    """The mask of the sounds that become a stack's tokens: it has their length, and is not that of ids."""
+    ids = [one.shape for name, one in inputs.items() if isinstance(one, Tensor) and not one.is_floating_point()
+           and not name.endswith("mask")]  # fmt: skip
+    for name, mask in inputs.items():
+        if not _is_mask(name, mask) or mask.shape in ids:
+            continue
+        for field, one in inputs.items():
+            of_it = isinstance(one, Tensor) and one.is_floating_point() and 2 <= one.ndim <= 3 and field != name
+            if of_it and len(one) == len(mask) and mask.shape[1] in one.shape[1:]:
+                with suppress(Exception):  # each model has its own way to refuse what it was not made for
+                    [other] = _entered(entry, [stack], {**inputs, field: one + 1})
+                    if other is not None and not (other.shape == stream.shape and other.equal(stream)):
+                        return name
+    return None
+
+
 def _placed(
-    entry: nn.Module, stack: Anatomy, stream_BND: Tensor, group: Mapping[str, Tensor], inputs: Mapping[str, Any]
+    entry: nn.Module,
+    stack: Anatomy,
+    stream_BND: Tensor,
+    group: Mapping[str, Tensor],
+    inputs: Mapping[str, Any],
+    mask: Any,
 ) -> tuple[str, int] | None:
     """The ids that are some of a stack's tokens, and how many others stand in front: a change in the last one shows.
 
-    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text.
+    Sparse attention needs lengths of a certain kind, and fills texts up; images may stand in front of a text. Where the
+    first one is not as far in front as there are ids, they do not lie in one run: the model may have chosen ids itself.
     """
+
+    def changing(name: str, column: int) -> list[int]:
+        changed = inputs[name].clone()
+        changed[:, column] = (changed[:, column] - 1).abs()
+        [other] = _entered(entry, [stack], {**inputs, name: changed})
+        if other is None or other.numel() != stream_BND.numel():
+            return []
+        return (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
+
     for name, ids in group.items():
         if ids.ndim == 2 and not ids.is_floating_point() and ids.shape[1] < stream_BND.shape[1]:
-            changed = ids.clone()
-            changed[:, -1] = (changed[:, -1] - 1).abs()
-            other = None
+            places = list[int]()
             with suppress(Exception):  # sizes of images, which are no ids, cannot be others
-                [other] = _entered(entry, [stack], {**inputs, name: changed})
-            if other is not None and other.numel() == stream_BND.numel():
-                places = (stack.flow.laid_out(other) != stream_BND).any(dim=-1).any(dim=0).nonzero().flatten().tolist()
-                if len(places) == 1 and places[0] >= ids.shape[1] - 1:
-                    return name, places[0] - ids.shape[1] + 1
+                places = changing(name, -1)
+            if len(places) == 1 and (start := places[0] - ids.shape[1] + 1) >= 0:
+                first = [start]
+                with suppress(Exception):  # each model has its own way to refuse ids that it was not made for
+                    first = changing(name, 0)
+                if first == [start]:
+                    return name, start
+                if isinstance(mask, Tensor) and bool((mask == 0).any()):
+                    got = f"{name!r}, whose first and last one are elsewhere"
+                    hint = 'a "token_mask" of (batch, tokens) in the data, True = a token to be measured'
+                    raise expected(f"ids in one run among the tokens of {_pattern(stack)!r}", got, hint)
     return None
 
 
