@@ -43,8 +43,10 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
+            named: Any = module.main_input_name  # or several
+            main = {named} if isinstance(named, str) else {*named}
             # In some classes it is an inner part that takes other things.
-            if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
+            if not isinstance(core, nn.Module) or (taken(core) and not main <= taken(core)):
                 core = module
             for one in (core, module):
                 if {*first_blocks} <= {*one.modules()}:
@@ -197,6 +199,7 @@ class Selection:
     batch's masks speak of, None where there are none. `image` is the height and width of the images in the batch, and
     `prefix` the number of tokens that the model puts in front of their patches. Of a model that puts tokens
     of its own around those of the batch, `own` are the latter; `start` is how many made of other inputs stand in front.
+    `padded` says that images are filled up, and that only the model knows which of the tokens that makes padding.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -208,6 +211,16 @@ class Selection:
     prefix: int = 0
     own: slice | None = None
     start: int | None = None
+    padded: bool = False
+
+    def check_padding(self, handed_BN: Tensor | None) -> None:
+        """Refuse padding of images where blocks are not handed a mask either."""
+        if self.padded and handed_BN is None:
+            raise expected(
+                "to know which tokens are padding of images, where the data's 'pixel_mask' marks some,",
+                "blocks that are handed no mask of their tokens",
+                'images of one size, or a "token_mask" in the data',
+            )
 
     def among(self, tokens: int) -> Selection:
         """The same with masks for all of so many tokens: those made of other inputs are real ones."""
@@ -244,6 +257,7 @@ def select_tokens(
         ids_BN=ids,
         image=image_size(inputs) if ids is None else None,
         prefix=prefix_tokens,
+        padded=real is None and reads.tokens == "pixel_values" and _is_filled_up(fields.get("pixel_mask")),
     )
     if ids is not None and reads.start is not None:
         counted = reads.beside or (choice == "all" and reads.start > 0)  # as class tokens are
@@ -269,12 +283,6 @@ def select_and_tell(
             f"{anatomy.reads.mask!r}: the model attends to that as to any token, and so it is counted."
         )
     notes += anatomy.told
-    pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
-    if pixels is not None and pixels.eq(0).any():
-        notes.append(
-            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
-            'counted, unless a "token_mask" says which are real.'
-        )
     if fields and not anatomy.reads.tokens and "token_mask" not in fields and anatomy.flow.rows is None:
         notes.append(
             "The model makes the tokens of these blocks itself, so no mask in the data is about them: all are "
@@ -361,6 +369,10 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
+
+
+def _is_filled_up(pixel_mask: Any) -> bool:
+    return isinstance(pixel_mask, Tensor) and bool(pixel_mask.eq(0).any())
 
 
 def _side(reads: Reads) -> str:

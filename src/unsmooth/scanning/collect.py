@@ -97,6 +97,7 @@ class Collector:
         if self._selection.own is not None:
             tensor = tensor[:, self._selection.own]
         self._selection = self._selection.among(tensor.shape[1])
+        self._selection.check_padding(self.watch.real_tokens_BN if self.watch else None)
         tokens = self._tokens(tensor)
         if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
             self.dtype = tensor.dtype
