@@ -163,7 +163,10 @@ class Recorder:
             handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leave(), with_kwargs=True))
         try:
-            with torch.no_grad(), _Attention(self._mark, lambda: [-1, *(call.number for call in self.running)]):
+            # Some draw the order of patches (ViLT), which is no effect of what was changed from one pass to the next.
+            watching = _Attention(self._mark, lambda: [-1, *(call.number for call in self.running)])
+            with torch.random.fork_rng(), torch.no_grad(), watching:
+                torch.manual_seed(0)
                 (call or self.model)(**batch)
         finally:
             for handle in handles:

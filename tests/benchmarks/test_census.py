@@ -223,6 +223,15 @@ def test_reading_off_a_grid_with_weights_is_attention(weighs: bool) -> None:
     assert len(finder.find(model, {"input": noise(3, 6, 8)})) == weighs
 
 
+def test_what_a_model_draws_is_the_same_in_every_pass() -> None:
+    model, x = Chain().eval(), noise(3, 5, 8)
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: ((), {"x": kwargs["x"] * torch.rand(1)}), with_kwargs=True
+    )
+    [first], [again] = (finder.find(model, {"x": x}) for _ in range(2))
+    assert torch.equal(first.values[0], again.values[0])
+
+
 def test_one_token_has_no_similarity_and_zeros_are_alike() -> None:
     values = [np.ones((2, 1, 4)), np.zeros((2, 3, 4))]
     one, zeros = (finder.curve([value], np.ones(value.shape[:2], dtype=bool)) for value in values)
