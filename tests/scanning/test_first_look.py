@@ -410,6 +410,14 @@ def test_padding_of_images_in_detr_is_left_out_of_its_encoder() -> None:
     check(found.curve(stack="decoder")[1:], streams(model, "decoder.layers.*", batch)[1:], None)
 
 
+def test_padding_of_images_beside_words_is_refused() -> None:
+    model = built(lambda: transformers.ViltModel(transformers.ViltConfig(**{**BERT, **VIT})))
+    batch = {**data("input_ids"), **padded_images()[0]}
+    with pytest.raises(UnsmoothError, match="which tokens are padding of images"):
+        scan(model, batch)
+    assert scan(model, {**batch, "pixel_mask": torch.ones(BATCH, 16, 16)}).curve()[0].tokens == int(SOURCE.sum()) + 51
+
+
 def test_a_dict_of_images_in_patches_is_a_batch() -> None:
     """They have three axes, as one image in pixels has, and several main inputs may be named."""
     config = transformers.Siglip2VisionConfig(

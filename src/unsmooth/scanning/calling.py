@@ -257,7 +257,7 @@ def select_tokens(
         ids_BN=ids,
         image=image_size(inputs) if ids is None else None,
         prefix=prefix_tokens,
-        padded=real is None and reads.tokens == "pixel_values" and _is_filled_up(fields.get("pixel_mask")),
+        padded=_has_images(reads, real) and "token_mask" not in fields and _is_filled_up(fields.get("pixel_mask")),
     )
     if ids is not None and reads.start is not None:
         counted = reads.beside or (choice == "all" and reads.start > 0)  # as class tokens are
@@ -369,6 +369,11 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
+
+
+def _has_images(reads: Reads, real: Tensor | None) -> bool:
+    """Whether a stack's tokens are of images, or are so beside words, of which alone a mask is."""
+    return (reads.tokens == "pixel_values" and real is None) or reads.beside
 
 
 def _is_filled_up(pixel_mask: Any) -> bool:
