@@ -410,6 +410,29 @@ def test_padding_of_images_in_detr_is_left_out_of_its_encoder() -> None:
     check(found.curve(stack="decoder")[1:], streams(model, "decoder.layers.*", batch)[1:], None)
 
 
+class Segmenting(transformers.PreTrainedModel):
+    """Images through one stack, whose mean goes through another: both say that they read images first."""
+
+    def __init__(self) -> None:
+        super().__init__(transformers.ViTConfig(**VIT))
+        self.main_input_name = ["pixel_values", "task_inputs"]
+        self.first = transformers.ViTModel(transformers.ViTConfig(**VIT), add_pooling_layer=False)
+        self.second = nn.Module()
+        self.second.layers = nn.ModuleList(MaskedLayer() for _ in range(3))
+
+    def forward(self, pixel_values: Tensor, task_inputs: Tensor) -> Tensor:
+        stream = self.first(pixel_values).last_hidden_state * task_inputs.mean()
+        for layer in self.second.layers:
+            stream = layer(stream, task_inputs, task_inputs)
+        return stream
+
+
+def test_all_stacks_run_of_a_model_that_names_several_main_inputs() -> None:
+    model, batch = built(Segmenting), {**data("pixel_values"), "task_inputs": torch.ones(BATCH, 5)}
+    found = scan(model, batch)
+    check(found.curve(stack="second"), streams(model, "second.layers.*", batch), None)
+
+
 def test_padding_of_images_beside_words_is_refused() -> None:
     model = built(lambda: transformers.ViltModel(transformers.ViltConfig(**{**BERT, **VIT})))
     batch = {**data("input_ids"), **padded_images()[0]}
