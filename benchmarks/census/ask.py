@@ -13,7 +13,7 @@ from benchmarks.census.library import asked, scan
 from benchmarks.census.matching import ask_padding, ask_scan
 from benchmarks.census.remedies import ask_remedies
 from benchmarks.census.sites import ask_sites
-from benchmarks.census.truth import Answer, changed_padding, masks_of, static_agreement, truth
+from benchmarks.census.truth import Answer, add_stages, changed_padding, masks_of, static_agreement, truth
 from benchmarks.census.weights import ask_explain, ask_weights
 
 PARTS = ("padding", "remedies", "explain", "weights", "sites")
@@ -53,6 +53,7 @@ def examine(
             moved[name] = {stack.key: stack for stack in finder.find(model, other)}
     other_padding = changed_padding(batch)
     truths = [truth(stack, model, batch, moved, sequences) for stack in stacks]
+    add_stages(truths, calls)
     answer["stacks"] = [one["about"] for one in truths]
     answer["static"] = static_agreement(model, calls, stacks)
     save(answer)

@@ -113,12 +113,17 @@ class _Attention(TorchDispatchMode):
     """Calls `found` whenever attention is computed: a fused kernel, or a softmax and then a product of matrices.
 
     Both are in one module, or the product is of what the softmax gave: a router's softmax is followed by neither.
+    Deformable attention (Zhu et al. 2021, arXiv 2010.04159) has no product: what it weighs it reads off a grid.
     """
 
-    def __init__(self, found: Callable[[], None], innermost: Callable[[], int]) -> None:
+    def __init__(self, found: Callable[[], None], running: Callable[[], list[int]]) -> None:
         super().__init__()
-        self.found, self.innermost = found, innermost
+        self.found, self.running = found, running
         self.maps: list[tuple[int, int, int, int]] = []
+
+    def innermost(self) -> int:
+        """The call that runs, and no other within it."""
+        return self.running()[-1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -127,6 +132,8 @@ class _Attention(TorchDispatchMode):
             self.found()
         elif "softmax" in name and isinstance(out, Tensor) and out.ndim >= 3:
             self.maps.append((self.innermost(), out.numel(), *out.shape[-2:]))
+        elif "grid_sampler" in name and self.maps and self.maps[-1][0] in self.running():
+            self.found()
         elif name in ("aten::bmm", "aten::mm", "aten::baddbmm") and self.maps:
             factors = [one for one in args[:3] if isinstance(one, Tensor) and one.ndim >= 2]
             here = name != "aten::mm" and any(module == self.innermost() for module, *_ in self.maps[-4:])
@@ -164,7 +171,10 @@ class Recorder:
             handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leave(), with_kwargs=True))
         try:
-            with torch.no_grad(), _Attention(self._mark, lambda: self.running[-1].number if self.running else -1):
+            # Some draw the order of patches (ViLT), which is no effect of what was changed from one pass to the next.
+            watching = _Attention(self._mark, lambda: [-1, *(call.number for call in self.running)])
+            with torch.random.fork_rng(), torch.no_grad(), watching:
+                torch.manual_seed(0)
                 (call or self.model)(**{**plain, **batch})
         finally:
             for handle in handles:
@@ -482,6 +492,8 @@ def other_layouts(layout: Layout) -> dict[str, Layout]:
 def token_similarity(x_ND: np.ndarray) -> float:
     """n|mean|²/Σ|x|² of one sequence."""
     mean = x_ND.mean(0)
+    if not x_ND.any():  # all alike: the measure says so in its documentation, and a scan in a note
+        return 1.0
     return float(len(x_ND) * (mean @ mean) / (x_ND * x_ND).sum())
 
 
@@ -498,6 +510,9 @@ def curve(values: list[np.ndarray], real: np.ndarray) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"token_similarity": [], "mean_cosine": []}
     for x_BND in values:
         rows = [x[keep] for x, keep in zip(x_BND, real, strict=True) if keep.sum() > 1]
+        if not rows:  # one token is like no other
+            found = {name: [*ones, float("nan")] for name, ones in found.items()}
+            continue
         found["token_similarity"].append(float(np.mean([token_similarity(x) for x in rows])))
         found["mean_cosine"].append(float(np.mean([mean_cosine(x) for x in rows])))
     return found

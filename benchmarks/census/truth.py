@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -117,6 +118,10 @@ def _other_ends(real: np.ndarray, how: str, batch: Mapping[str, Any]) -> dict[st
     count, tokens = real.shape
     for name in masks_of(batch):
         lengths = (batch[name] != 0).sum(1).double() * tokens / batch[name].shape[1]
+        own = (batch[name] != 0).numpy()
+        if own.shape == real.shape and not (real & ~own).any():
+            # A token beside padding is real, though an embedding of three words at a time (MobileBERT) reads padding.
+            found[f"{name}, as it is"] = own
         if how in ("none", "all") or batch[name].shape[1] <= tokens or batch[name].shape[0] != count:
             continue
         for way in (torch.ceil, torch.floor):
@@ -173,6 +178,52 @@ def _real_tokens(
         if not keys.all() and keys.any(1).all():
             return keys, "by the blocks' own mask"
     return everything, "all"
+
+
+def add_stages(truths: list[Answer], calls: list[Call]) -> None:
+    """The reading of a network of stages as one stack: every block of a class, at paths that differ in numbers alone.
+
+    A stage of one block is no stack of its own, and neither are the blocks within a stage that is one itself (Swin2SR).
+    """
+    for first in truths:
+        if "curve" not in first or first["about"]["mask"] not in ("none", "all"):
+            continue
+        stack: Stack = first["stack"]
+        kinds = dict.fromkeys((_pattern(call.path), call.kind) for call in calls if _is_block_of(call, stack, calls))
+        for pattern, kind in kinds:
+            blocks = [call for call in calls if call.kind is kind and _pattern(call.path) == pattern]
+            values = [_vectors(blocks[0].inputs), *(_vectors(call.outputs) for call in blocks)]
+            alike = all(one is not None and one.ndim == len(stack.shape) for one in values)
+            if len(blocks) <= len(stack.calls) or not alike:
+                continue
+            found: dict[str, list[float]] = {}
+            for value in values:
+                x_BND = first["layout"].tokens(value)
+                for name, [one] in finder.curve([x_BND], np.ones(x_BND.shape[:2], dtype=bool)).items():
+                    found.setdefault(name, []).append(one)
+            group = [
+                number
+                for number, one in enumerate(truths)
+                if any(_is_block_of(call, one["stack"], calls) for call in blocks)
+            ]
+            first["others"][f"stages of {kind.__name__}"] = {"curve": found, "group": group}
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"\d+", "*", path)
+
+
+def _is_block_of(call: Call, stack: Stack, calls: list[Call]) -> bool:
+    """Whether a call is one of a stack's, or is numbered too and attends within one of them."""
+    above = call.number
+    while above >= 0 and above not in stack.calls:
+        above = calls[above].enclosing
+    inner = call.path.rpartition(".")[2].isdigit() and call.attends
+    return call.number in stack.calls or (above >= 0 and inner)
+
+
+def _vectors(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    return next((one for one in tensors.values() if one.is_floating_point() and one.ndim > 2), None)
 
 
 def static_agreement(model: nn.Module, calls: list[Call], stacks: list[Stack]) -> dict[str, bool]:

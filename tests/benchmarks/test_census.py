@@ -169,6 +169,76 @@ def test_rows_of_a_list_are_blocks() -> None:
     assert (stack.path, stack.slot, len(stack.values)) == ("layers", "rows", 3)
 
 
+class Stages(nn.Module):
+    """Of one block, then of two of another width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.ModuleList([Block()]), nn.ModuleList([Block(16), Block(16)])])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage in self.stages:
+            for block in stage:
+                x = block(x)
+            x = x.reshape(len(x), -1, 16)
+        return x
+
+
+@pytest.mark.parametrize("kind", ["none", "dropped block", "wrong block"])
+def test_stages_may_be_read_as_one_stack(kind: str) -> None:
+    model, batch = Stages().eval(), {"x": noise(3, 6, 8)}
+    calls = finder.Recorder(model).run(batch)
+    [stack] = finder.stacks_in(calls)
+    right = truth.truth(stack, model, batch, {}, 3)
+    truth.add_stages([right], calls)
+    blocks = [call for call in calls if call.kind is Block]
+    values = [batch["x"], *(call.outputs[""] for call in blocks)]
+    if kind == "dropped block":
+        del values[1]
+    if kind == "wrong block":
+        values[1] = batch["x"] + 1
+    curves = [finder.curve([one.numpy()], np.ones(one.shape[:2], dtype=bool)) for one in values]
+    joined = {name: [one[name][0] for one in curves] for name in curves[0]}
+    found, odd = matching.match({"": joined}, [right])
+    assert (found, odd) == (({"": [0]}, []) if kind == "none" else ({}, [""]))
+
+
+class Sampling(nn.Module):
+    """Deformable attention: what a softmax weighs is read off a grid."""
+
+    def __init__(self, weighs: bool) -> None:
+        super().__init__()
+        self.weights, self.weighs = nn.Linear(8, 4), weighs
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights_BNK = self.weights(x).softmax(-1) if self.weighs else self.weights(x)
+        grid = weights_BNK[..., :2].unsqueeze(2) - 0.5
+        read = nn.functional.grid_sample(x.mT.unflatten(2, (2, 3)), grid, align_corners=False)
+        return x + read.flatten(2).mT * weights_BNK.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("weighs", [True, False])
+def test_reading_off_a_grid_with_weights_is_attention(weighs: bool) -> None:
+    model = nn.Sequential(*(Sampling(weighs) for _ in range(3)))
+    assert len(finder.find(model, {"input": noise(3, 6, 8)})) == weighs
+
+
+def test_what_a_model_draws_is_the_same_in_every_pass() -> None:
+    model, x = Chain().eval(), noise(3, 5, 8)
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: ((), {"x": kwargs["x"] * torch.rand(1)}), with_kwargs=True
+    )
+    [first], [again] = (finder.find(model, {"x": x}) for _ in range(2))
+    assert torch.equal(first.values[0], again.values[0])
+
+
+def test_one_token_has_no_similarity_and_zeros_are_alike() -> None:
+    values = [np.ones((2, 1, 4)), np.zeros((2, 3, 4))]
+    one, zeros = (finder.curve([value], np.ones(value.shape[:2], dtype=bool)) for value in values)
+    assert np.isnan([*one.values()]).all()
+    assert (zeros["token_similarity"], zeros["mean_cosine"]) == ([1.0], [0.0])
+
+
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [((3, 5, 8), "batch first"), ((5, 3, 8), "sequence first"), ((1, 9, 8), "packed"), ((7, 5, 8), None)],

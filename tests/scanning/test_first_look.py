@@ -335,18 +335,128 @@ class Patches(nn.Module):
         return stream
 
 
-def test_padding_of_images_is_counted_and_named_unless_tokens_are() -> None:
-    model, batch = built(Patches), {**data("pixel_values"), "pixel_mask": torch.ones(BATCH, 16, 16)}
-    assert not scan(model, batch, blocks="layers.*").notes
+def padded_images() -> tuple[dict[str, Tensor], Tensor]:
+    """Images of which the first is filled up at the right; which of 16 patches are real."""
+    batch = {**data("pixel_values"), "pixel_mask": torch.ones(BATCH, 16, 16)}
     batch["pixel_mask"][0, :, 8:] = 0
-    found = scan(model, batch, blocks="layers.*")
-    check(found.curve(), streams(model, "layers.*", batch), None)
-    assert [note[:50] for note in found.notes] == ["The data's 'pixel_mask' marks padding of images, a"]
     real = torch.ones(BATCH, 16)
     real[0, 2::4] = real[0, 3::4] = 0
+    return batch, real
+
+
+def test_padding_of_images_is_refused_unless_tokens_are_named() -> None:
+    model, (batch, real) = built(Patches), padded_images()
+    assert not scan(model, {**batch, "pixel_mask": torch.ones(BATCH, 16, 16)}, blocks="layers.*").notes
+    with pytest.raises(UnsmoothError, match=r"images of one size, or a \"token_mask\" in the data\.$"):
+        scan(model, batch, blocks="layers.*")
     named = scan(model, {**batch, "token_mask": real}, blocks="layers.*")
     check(named.curve(), streams(model, "layers.*", batch), real)
     assert not named.notes
+
+
+class MaskedLayer(nn.Module):
+    """A block that is handed a mask, whatever it means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Linear(12, 12)
+
+    def forward(self, stream: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        return stream + self.attention(stream).tanh()
+
+
+class MaskedPatches(nn.Module):
+    """Images to a stream of 16 tokens, whose mask blocks are handed as one of some kinds."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 12, 4, 4)
+        self.layers = nn.ModuleList(MaskedLayer() for _ in range(3))
+        self.kind = kind
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> Tensor:
+        stream = self.embed(pixel_values).flatten(2).mT
+        real = nn.functional.interpolate(pixel_mask[None].float(), size=(4, 4))[0].flatten(1).bool()
+        added = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)
+        square = real[:, None, None].expand(-1, 1, 16, -1)
+        mask = {"real": real, "padding": ~real, "added": added[:, None, None], "square": square, "whole": real.long()}
+        for layer in self.layers:
+            stream = layer(stream, mask[self.kind], torch.arange(16).expand(BATCH, -1))
+        return stream
+
+
+@pytest.mark.parametrize("kind", ["real", "padding", "added", "square", "whole"])
+def test_padding_of_images_is_told_by_the_mask_that_blocks_are_handed(kind: str) -> None:
+    model, (batch, real) = built(partial(MaskedPatches, kind)), padded_images()
+    found = scan(model, batch)
+    check(found.curve(), streams(model, "layers.*", batch), real)
+    assert not found.notes
+
+
+def test_padding_of_images_in_detr_is_left_out_of_its_encoder() -> None:
+    config = transformers.DetrConfig(
+        backbone_config=transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+        ),
+        use_timm_backbone=False, use_pretrained_backbone=False, d_model=12, encoder_layers=3, decoder_layers=3,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, num_queries=5,
+    )  # fmt: skip
+    model = built(lambda: transformers.DetrModel(config))
+    batch = {"pixel_values": torch.randn(BATCH, 3, 32, 32), "pixel_mask": torch.ones(BATCH, 32, 32)}
+    batch["pixel_mask"][0, :, 16:] = batch["pixel_mask"][1, 8:] = 0
+    found = scan(model, batch)
+    real = batch["pixel_mask"][:, ::8, ::8].flatten(1)
+    check(found.curve(stack="encoder"), streams(model, "encoder.layers.*", batch), real)
+    check(found.curve(stack="decoder")[1:], streams(model, "decoder.layers.*", batch)[1:], None)
+
+
+class Segmenting(transformers.PreTrainedModel):
+    """Images through one stack, whose mean goes through another: both say that they read images first."""
+
+    def __init__(self) -> None:
+        super().__init__(transformers.ViTConfig(**VIT))
+        self.main_input_name = ["pixel_values", "task_inputs"]
+        self.first = transformers.ViTModel(transformers.ViTConfig(**VIT), add_pooling_layer=False)
+        self.second = nn.Module()
+        self.second.layers = nn.ModuleList(MaskedLayer() for _ in range(3))
+
+    def forward(self, pixel_values: Tensor, task_inputs: Tensor) -> Tensor:
+        stream = self.first(pixel_values).last_hidden_state * task_inputs.mean()
+        for layer in self.second.layers:
+            stream = layer(stream, task_inputs, task_inputs)
+        return stream
+
+
+def test_all_stacks_run_of_a_model_that_names_several_main_inputs() -> None:
+    model, batch = built(Segmenting), {**data("pixel_values"), "task_inputs": torch.ones(BATCH, 5)}
+    found = scan(model, batch)
+    check(found.curve(stack="second"), streams(model, "second.layers.*", batch), None)
+
+
+def test_padding_of_images_beside_words_is_refused() -> None:
+    model = built(lambda: transformers.ViltModel(transformers.ViltConfig(**{**BERT, **VIT})))
+    batch = {**data("input_ids"), **padded_images()[0]}
+    with pytest.raises(UnsmoothError, match="which tokens are padding of images"):
+        scan(model, batch)
+    assert scan(model, {**batch, "pixel_mask": torch.ones(BATCH, 16, 16)}).curve()[0].tokens == int(SOURCE.sum()) + 51
+
+
+def test_a_dict_of_images_in_patches_is_a_batch() -> None:
+    """They have three axes, as one image in pixels has, and several main inputs may be named."""
+    config = transformers.Siglip2VisionConfig(
+        hidden_size=12, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24, num_patches=16, patch_size=4
+    )
+    model = built(lambda: transformers.Siglip2VisionModel(config))
+    model.main_input_name = ["pixel_values", "spatial_shapes"]
+    mask = torch.ones(BATCH, 16, dtype=torch.long)
+    mask[1, 8:] = 0
+    batch = {
+        "pixel_values": torch.randn(BATCH, 16, 48),
+        "pixel_attention_mask": mask,
+        "spatial_shapes": torch.tensor([[4, 4], [2, 4], [4, 4]]),
+    }
+    found = unsmooth.scan(model, batch, metrics=["mean_cosine"], tokens="all", progress=False, fingerprint=False)
+    check(found.curve(), streams(model, "encoder.layers.*", batch), mask)
 
 
 def test_as_many_sequences_as_tokens_are_told_apart_or_refused() -> None:

@@ -194,6 +194,44 @@ def test_places_of_an_image_are_tokens(last: bool) -> None:
     check(scan(model, data).curve(), [one.flatten(1, 2) for one in wanted], None)
 
 
+def test_as_many_places_in_a_row_as_features_are_refused() -> None:
+    with pytest.raises(UnsmoothError, match=r"\(2, 12, 10, 12\), which may be either\. Try images of another size"):
+        scan(Pictures(last=False), {"pixel_values": torch.randn(2, 3, 40, 48)})
+
+
+class Narrowing(nn.Module):
+    """(batch, dim, height, width) in two stages: places in a row are as many as features, then half of those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = nn.Conv2d(3, DIM, 4, 4), nn.Conv2d(DIM, 2 * DIM, 2, 2)
+        self.stages = nn.ModuleList(nn.ModuleList([Channelled(dim), Channelled(dim)]) for dim in (DIM, 2 * DIM))
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.stem(pixel_values)
+        for number, stage in enumerate(self.stages):
+            x = self.down(x) if number else x
+            for block in stage:
+                x = block(x)
+        return x
+
+
+class Channelled(Mix):
+    """(batch, dim, height, width)."""
+
+    def forward(self, x: Tensor) -> Any:
+        places = x.movedim(1, -1)
+        return self.mixed(places.flatten(1, 2)).view(places.shape).movedim(-1, 1)
+
+
+def test_where_the_first_stage_does_not_say_which_axis_has_features_another_does() -> None:
+    model, data = Narrowing().eval(), {"pixel_values": torch.randn(2, 3, 4 * DIM, 4 * DIM)}
+    rows = scan(model, data).curve()
+    wanted = [*seen(model, "stages.0", data), *seen(model, "stages.1", data)[1:]]
+    assert wanted[0].shape == (2, DIM, DIM, DIM)
+    check(rows, [one.flatten(2).mT for one in wanted], None)
+
+
 @pytest.mark.parametrize("registers", [0, 4])
 def test_class_tokens_and_registers_are_no_content(registers: int) -> None:
     config = transformers.DINOv3ViTConfig(

@@ -5,7 +5,7 @@ The call is kept so that a block can be run again, alone, at other points: that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,8 +67,17 @@ class BatchView:
     missing_maps: tuple[str, ...] = ()
 
 
-def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: nn.Module | None = None) -> BatchView:
-    """Run the model, or what holds it or is its part, once on `inputs` and keep what its blocks saw."""
+def observe(
+    anatomy: Anatomy,
+    inputs: RawBatch,
+    real_BN: Tensor | None,
+    called: nn.Module | None = None,
+    check: Callable[[Tensor | None], None] = lambda handed_BN: None,
+) -> BatchView:
+    """Run the model, or what holds it or is its part, once on `inputs` and keep what its blocks saw.
+
+    `check` is shown the mask that blocks are handed.
+    """
     if any(map(extra_tokens, anatomy.blocks.values())):
         got = "blocks with tokens that a remedy brought, of which no rule knows"
         raise expected("a model whose tokens are all its own", got, "explaining it from weights alone, without data")
@@ -104,6 +113,7 @@ def observe(anatomy: Anatomy, inputs: RawBatch, real_BN: Tensor | None, called: 
             missing[_no_maps(error)] = None
         call(anatomy.model if called is None else called, inputs)
         handed = watch.real_tokens_BN
+    check(handed)
     if not layers:
         raise none_called()
     for number, layer in enumerate(layers, start=1):

@@ -166,4 +166,4 @@ def views_of(
             raise expected(what, f"{seen.host.name} at {pattern_of(next(iter(seen.blocks)))!r}", hint)
         selection, told = select_and_tell(inputs, "all", frozenset(), seen)
         notes.update(told | unread_masks(inputs, "all", [seen.reads]))
-        yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called)
+        yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called, selection.check_padding)

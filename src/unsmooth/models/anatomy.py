@@ -122,6 +122,7 @@ class Anatomy:
         for step in path.split("."):
             name = getattr(module, "main_input_name", found)
             target |= step == "decoder" and "decoder_input_ids" in signature(module.forward).parameters
+            name = name[0] if isinstance(name, list) and name else name  # of several, as OneFormer has
             found, module = name if isinstance(name, str) else found, module.get_submodule(step)
         return TARGET if target else {"input_ids": TEXT, "pixel_values": IMAGE}.get(found, Reads(found))
 

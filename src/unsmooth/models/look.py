@@ -312,9 +312,10 @@ class Trail:
         for call, shape in zip(calls, shapes, strict=True):
             stage, last = stage + (shape != last), shape
             stages[call.path] = stage
-        block = self.blocks[calls[0].path]
+        # A stage with as many features as places in a row does not say which axis has them.
+        telling = next((call for call in calls if call.made[out][1] != call.made[out][-1]), calls[0])
         return Stream(
-            axes=axes_of(calls[0].given.get(way, shapes[0]), block),
+            axes=axes_of(telling.made[out], self.blocks[telling.path]),
             enters=way,
             leaves=out,
             stages=stages if stage else {},

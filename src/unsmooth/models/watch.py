@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
 from unsmooth.models.host import Host, Tap
-from unsmooth.models.look import argument, at, lengths_in, same, version
+from unsmooth.models.look import Stream, argument, at, lengths_in, same, tensors_in, version
 from unsmooth.models.remedied import edits_of, extra_tokens
 
 if TYPE_CHECKING:
@@ -116,6 +116,33 @@ def watch_blocks(
         yield watch
 
 
+def real_patches(args: tuple[Any, ...], kwargs: Mapping[str, Any], flow: Stream) -> Tensor | None:
+    """True for the (batch, tokens) that are not padding of images, by the one mask that a block is handed, if any.
+
+    Images are filled up at the right and below, so that the first token is real: that tells a mask of what is real from
+    one of what is padding.
+
+    >>> padded = torch.tensor([[False, False, True]])
+    >>> real_patches((torch.zeros(1, 3, 8),), {"mask": padded, "key": torch.zeros(1, 3, 8)}, Stream())
+    tensor([[ True,  True, False]])
+    """
+    given = argument(args, kwargs, flow.enters) if flow.enters else None
+    shape = flow.laid_out(given if isinstance(given, Tensor) else first_input(args, kwargs)).shape[:2]
+    found: Tensor | None = None
+    for _, mask in (*tensors_in(args), *tensors_in(kwargs)):
+        if mask.ndim == 4 and mask.shape[1] == 1:
+            mask = mask[:, 0, 0]  # as the first token sees others
+        added = mask.is_floating_point() and bool(((mask == 0) | (mask < -1e3)).all())  # to scores
+        if mask.shape != shape or not (added or bool(((mask == 0) | (mask == 1)).all())):
+            continue
+        hidden = mask < 0 if added else mask == 0
+        real = ~hidden if not hidden[:, 0].any() else hidden
+        if not real[:, 0].all() or (found is not None and not found.equal(real)):
+            return None
+        found = real
+    return found
+
+
 def check_called(anatomy: Anatomy, called: Collection[str]) -> None:
     """Refuse a pass that ran blocks in other threads, where no hook sees them; some it may leave out, or a stack."""
     away = [path for path, block in anatomy.blocks.items() if path not in called and called_elsewhere(block)]
@@ -174,6 +201,8 @@ def _hook_block(
             watch.real_tokens_BN = host.real_tokens(args, kwargs)
             if watch.real_tokens_BN is None and anatomy.reads.marked is not None:
                 watch.real_tokens_BN = anatomy.mask_handed(module, args, kwargs)
+            if watch.real_tokens_BN is None and not anatomy.is_known and anatomy.reads.tokens == "pixel_values":
+                watch.real_tokens_BN = real_patches(args, kwargs, flow)
             watch.stage = 0 if flow.stages else stage
             if "residual" in sites:
                 if flow.rows is not None:

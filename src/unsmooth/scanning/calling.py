@@ -44,8 +44,10 @@ def transformers_core(model: nn.Module, *stacks: Anatomy) -> nn.Module | None:
     for module in model.modules():
         if hasattr(module, "main_input_name") and hasattr(module, "config"):
             core = getattr(module, "base_model", module)
+            named: Any = module.main_input_name  # or several
+            main = {named} if isinstance(named, str) else {*named}
             # In some classes it is an inner part that takes other things.
-            if not isinstance(core, nn.Module) or (taken(core) and module.main_input_name not in taken(core)):
+            if not isinstance(core, nn.Module) or (taken(core) and not main <= taken(core)):
                 core = module
             for one in (core, module):
                 if {*first_blocks} <= {*one.modules()}:
@@ -202,6 +204,7 @@ class Selection:
     of its own around those of the batch, `own` are the latter; `start` is how many made of other inputs stand in front.
     `finer` makes a mask of so many tokens of one that marks padding in what the model made them of, and of the mask
     that the blocks were handed.
+    `padded` says that images are filled up, and that only the model knows which of the tokens that makes padding.
     """
 
     window: slice = field(default_factory=lambda: slice(None))
@@ -213,6 +216,7 @@ class Selection:
     prefix: int = 0
     own: slice | None = None
     start: int | None = None
+    padded: bool = False
     finer: Callable[[int, Tensor | None], Tensor] | None = None
 
     def marking(self, tokens: int, handed_BN: Tensor | None) -> Selection:
@@ -231,6 +235,15 @@ class Selection:
         return replace(
             self, window=slice(None), selected_BN=chosen_BN, real_BN=real_BN, width=real_BN.shape[1], finer=None
         )
+
+    def check_padding(self, handed_BN: Tensor | None) -> None:
+        """Refuse padding of images where blocks are not handed a mask either."""
+        if self.padded and handed_BN is None:
+            raise expected(
+                "to know which tokens are padding of images, where the data's 'pixel_mask' marks some,",
+                "blocks that are handed no mask of their tokens",
+                'images of one size, or a "token_mask" in the data',
+            )
 
     def among(self, tokens: int) -> Selection:
         """The same with masks for all of so many tokens: those made of other inputs are real ones."""
@@ -267,6 +280,7 @@ def select_tokens(
         ids_BN=ids,
         image=image_size(inputs) if ids is None else None,
         prefix=prefix_tokens,
+        padded=_has_images(reads, real) and "token_mask" not in fields and _is_filled_up(fields.get("pixel_mask")),
     )
     if ids is not None and reads.start is not None:
         counted = reads.beside or (choice == "all" and reads.start > 0)  # as class tokens are
@@ -295,12 +309,6 @@ def select_and_tell(
     if marks_padding(fields, anatomy.reads):
         finer = fields[anatomy.reads.marked or ""]
         selection = replace(selection, finer=lambda tokens, handed_BN: made_of(finer, anatomy, tokens, handed_BN))
-    pixels = fields.get("pixel_mask") if selection.real_BN is None and anatomy.reads.tokens == "pixel_values" else None
-    if pixels is not None and pixels.eq(0).any():
-        notes.append(
-            "The data's 'pixel_mask' marks padding of images, and which tokens those become is not known: all are "
-            'counted, unless a "token_mask" says which are real.'
-        )
     own = anatomy.reads.tokens or anatomy.reads.marked or anatomy.flow.rows is not None
     if fields and not own and "token_mask" not in fields:
         notes.append(
@@ -432,6 +440,15 @@ def _real_tokens(fields: Mapping[str, Any], reads: Reads) -> Tensor | None:
     if isinstance(padding, Tensor):
         return not_padding(padding)
     return None
+
+
+def _has_images(reads: Reads, real: Tensor | None) -> bool:
+    """Whether a stack's tokens are of images, or are so beside words, of which alone a mask is."""
+    return (reads.tokens == "pixel_values" and real is None) or reads.beside
+
+
+def _is_filled_up(pixel_mask: Any) -> bool:
+    return isinstance(pixel_mask, Tensor) and bool(pixel_mask.eq(0).any())
 
 
 def _side(reads: Reads) -> str:

@@ -98,6 +98,7 @@ class Collector:
             tensor = tensor[:, self._selection.own]
         handed = self.watch.real_tokens_BN if self.watch else None
         self._selection = self._selection.marking(tensor.shape[1], handed).among(tensor.shape[1])
+        self._selection.check_padding(handed)
         tokens = self._tokens(tensor)
         if self.dtype is None or torch.finfo(tensor.dtype).eps > torch.finfo(self.dtype).eps:
             self.dtype = tensor.dtype

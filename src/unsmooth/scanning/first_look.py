@@ -374,7 +374,13 @@ def _patches_of_each(inputs: RawBatch, tokens: int) -> int:
 
 
 def _check_places(stack: Anatomy, stream: Tensor, inputs: RawBatch) -> None:
-    """Refuse what is no place of an image but one of several vectors of a token, as hyper-connections have them."""
+    """Refuse what is no place of an image but one of several vectors of a token, as hyper-connections have them.
+
+    And a shape of as many places in a row as features, which does not say which axis has those.
+    """
+    if stream.shape[1] == stream.shape[-1] and not stack.flow.stages:
+        wanted = f"(batch, dim, height, width) or (batch, height, width, dim) at {_pattern(stack)!r}"
+        raise expected(wanted, f"{tuple(stream.shape)}, which may be either", "images of another size")
     batch, fields = _batch_size(inputs), inputs.values() if isinstance(inputs, Mapping) else [inputs]
     ids = [one.shape for one in fields if isinstance(one, Tensor) and one.ndim == 2 and not one.is_floating_point()]
     if (batch and stream.shape[0] % batch) or any(shape in (stream.shape[:2], stream.shape[1:3]) for shape in ids):

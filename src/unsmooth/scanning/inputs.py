@@ -189,7 +189,8 @@ class Reading:
 
     def _check_kind(self, fields: Mapping[str, Any]) -> None:
         own = "pixel_values" if self.pictures else next((name for name in KINDS if name in self.fields), None)
-        own = getattr(self.core, "main_input_name", own)
+        main = getattr(self.core, "main_input_name", own)
+        own = main if isinstance(main, str) else own  # some have several
         given = [name for name in fields if is_content(name)]
         taken_up = self.fields & {*fields} & {*given, *STAND_INS}
         if given and not taken_up and (own in self.fields or (self.pictures and given != [own])):

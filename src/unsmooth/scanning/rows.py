@@ -92,10 +92,16 @@ def rows_of_lists(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return rows_of(lists)
 
 
+# Axes of what a batch has beside images that are cut into patches already, which have three then as one image has.
+_BESIDE_PATCHES = {"spatial_shapes": 2, "pixel_attention_mask": 2, "pixel_position_ids": 3}
+
+
 def is_row(item: Any) -> bool:
     """Whether an item of a list or stream is one sequence rather than a batch of them."""
     if isinstance(item, Mapping):
         token_field = next((field for field in TOKEN_FIELDS if field in item), None)
+        if any(_axes(item[field]) == axes for field, axes in _BESIDE_PATCHES.items() if field in item):
+            return False
         if token_field is not None:
             return _axes(item[token_field]) == TOKEN_FIELDS[token_field]
         return any(isinstance(value, str) or _is_image(value) for value in item.values())
