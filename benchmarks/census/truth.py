@@ -138,7 +138,10 @@ def _own_lengths(stack: Stack, model: nn.Module, real: np.ndarray, batch: Mappin
         for name in masks_of(batch) if lengths is not None else ():
             if batch[name].shape[0] != count or batch[name].shape[1] <= tokens:
                 continue
-            made = [lengths(one) for one in (*(batch[name] != 0).sum(1), torch.tensor(batch[name].shape[1]))]
+            try:
+                made = [lengths(one) for one in (*(batch[name] != 0).sum(1), torch.tensor(batch[name].shape[1]))]
+            except AttributeError:  # some ask a configuration for what another part's has
+                continue
             if not any(isinstance(one, tuple) for one in made) and int(made[-1]) == tokens:
                 found[name] = np.arange(tokens)[None] < np.array([[int(one)] for one in made[:-1]])
     return found

@@ -91,8 +91,10 @@ def made_of(finer_BS: Tensor, anatomy: Anatomy, tokens: int, handed_BN: Tensor |
             arithmetic: Any = getattr(module, name, None)
             if arithmetic is None:
                 continue
-            # One after the other, as some take no more; some return lengths after several steps.
-            made = [arithmetic(one) for one in (*lengths, torch.tensor(width))]
+            made: list[Any] = []
+            with suppress(Exception):  # some ask a configuration for what another part's has
+                # One after the other, as some take no more; some return lengths after several steps.
+                made = [arithmetic(one) for one in (*lengths, torch.tensor(width))]
             for steps in zip(*(one if isinstance(one, tuple) else (one,) for one in made), strict=True):
                 *ended, whole = map(int, steps)
                 if whole == tokens:
