@@ -98,6 +98,10 @@ def truth(
         name: {"layout": layout, "real": ends, "curve": finder.curve(values, ends)}
         for name, ends in _other_ends(real, how, batch).items()
     }
+    others |= {
+        f"by the model's lengths of {name}": {"layout": layout, "real": ends, "curve": finder.curve(values, ends)}
+        for name, ends in _own_lengths(stack, model, real, batch).items()
+    }
     if stack.reshaped and how == "none":
         # The library takes a block that makes fewer tokens for a stage, says so, and measures what each hands on.
         longer = [layout.tokens(one) for one in stack.reshaped]
@@ -127,6 +131,28 @@ def _other_ends(real: np.ndarray, how: str, batch: Mapping[str, Any]) -> dict[st
         for way in (torch.ceil, torch.floor):
             ends = way(lengths).numpy()[:, None]
             found[f"{name}, {way.__name__}"] = np.arange(tokens)[None] < ends
+    return found
+
+
+def _own_lengths(stack: Stack, model: nn.Module, real: np.ndarray, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Real tokens by what the model says that its convolutions make of so many samples.
+
+    Its attention may see more of them: a mask that it thins out and then cuts off may lose its padding.
+    """
+    found = {}
+    batch, (count, tokens) = inner(batch), real.shape
+    above = stack.paths[0].split(".")
+    for at in range(len(above)):
+        lengths = getattr(model.get_submodule(".".join(above[:at])), "_get_feat_extract_output_lengths", None)
+        for name in masks_of(batch) if lengths is not None else ():
+            if batch[name].shape[0] != count or batch[name].shape[1] <= tokens:
+                continue
+            try:
+                made = [lengths(one) for one in (*(batch[name] != 0).sum(1), torch.tensor(batch[name].shape[1]))]
+            except AttributeError:  # some ask a configuration for what another part's has
+                continue
+            if not any(isinstance(one, tuple) for one in made) and int(made[-1]) == tokens:
+                found[name] = np.arange(tokens)[None] < np.array([[int(one)] for one in made[:-1]])
     return found
 
 

@@ -163,3 +163,15 @@ def test_ids_that_a_model_chooses_itself_are_not_those_of_the_batch() -> None:
     found: Any = unsmooth.scan(Chooser(), batch, metrics=["token_similarity"], progress=False)
     assert any("A stack was not measured" in note and "'speaker.*'" in note for note in found.notes)
     assert not [part for part in found.parts if part.stack == "speaker"]
+
+
+def test_a_mask_of_windows_says_nothing_of_padding() -> None:
+    class Windows(Listener):
+        def form(self, real_BN: Tensor) -> Tensor:
+            return torch.ones(len(real_BN), 1, real_BN.shape[1], real_BN.shape[1], dtype=torch.bool).tril()
+
+    # Of 64 tokens all are seen by some other one, though half of the second sound is padding.
+    long = {"input_features": torch.randn(2, 256, DIM, generator=torch.Generator().manual_seed(1))}
+    batch = {**long, "attention_mask": (torch.arange(256) < torch.tensor([[256], [128]])).long()}
+    with pytest.raises(UnsmoothError, match="token_mask"):
+        value(Windows("windows"), batch)

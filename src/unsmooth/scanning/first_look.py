@@ -29,17 +29,9 @@ from unsmooth.models.spread import is_sharded, is_spread
 from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
-from unsmooth.scanning.calling import (
-    RESERVED,
-    call,
-    image_size,
-    is_content,
-    made_of,
-    marks_padding,
-    taken,
-    token_ids,
-)
+from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
 from unsmooth.scanning.data import KINDS, RawBatch
+from unsmooth.scanning.marked_sounds import is_mask, made_of, marking, marks_padding
 from unsmooth.scanning.trying import Enough, is_chain, quietly
 
 
@@ -84,7 +76,7 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
         return list(stacks)
     model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
     form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
-    form += [name for name, one in fields.items() if _is_mask(name, one) and bool((one == 0).any())]
+    form += [name for name, one in fields.items() if is_mask(name, one) and bool((one == 0).any())]
     modules = modules_of(model)
     key = [*map(id, (entry, *modules))], [*map(type, modules)], [(one.stack, *one.blocks) for one in stacks], form
     if model in _KNOWN and _KNOWN[model][0] == key:
@@ -286,15 +278,16 @@ def _each_tried(
     entry: nn.Module, stacks: Sequence[tuple[int, Anatomy]], entered: Sequence[Tensor | None], inputs: RawBatch
 ) -> list[tuple[int, Anatomy]]:
     """The stacks with what is seen of them; of several that were found, those of which it is plain what they read."""
-    found, out = list[tuple[int, Anatomy]](), list[UnsmoothError]()
+    found, out, ran = list[tuple[int, Anatomy]](), list[UnsmoothError](), list[bool]()
     for (number, stack), stream in zip(stacks, entered, strict=True):
         try:
             found.append((number, _tried(entry, stack, stream, inputs)))
+            ran.append(stack.is_known or stream is not None)
         except UnsmoothError as error:
             if stack.is_known or not stack.proposed:
                 raise
             out.append(error)
-    if not found:
+    if out and not any(ran):
         raise out[0]
     told = tuple(f"A stack was not measured. {error}" for error in out)
     return [(number, replace(stack, told=(*stack.told, *told))) for number, stack in found]
@@ -313,11 +306,15 @@ def _tried(entry: nn.Module, stack: Anatomy, stream: Tensor | None, inputs: RawB
         stack = replace(stack, stream=replace(stack.flow, axes=axes, each=each))
     reads = _reads(entry, stack, stream, inputs) if isinstance(inputs, Mapping) else stack.reads
     if isinstance(inputs, Mapping) and reads.start is None and not isinstance(inputs.get(reads.mask or ""), Tensor):
-        reads = replace(reads, marked=_marking(entry, stack, stream, inputs))
+
+        def moves(changed: Mapping[str, Tensor]) -> bool:
+            [other] = _entered(entry, [stack], {**inputs, **changed})
+            return other is not None and not (other.shape == stream.shape and other.equal(stream))
+
+        reads = replace(reads, marked=marking(inputs, moves))
         if marks_padding(inputs, reads):
-            masks: dict[int, Tensor | None] = {}
+            masks, known = dict[int, Tensor | None](), replace(stack, seen_to_read=reads)
             _entered(entry, [stack], inputs, masks)
-            known = replace(stack, seen_to_read=reads)
             # Refused here, a stack beside others is left out.
             made_of(inputs[reads.marked or ""], known, stack.flow.laid_out(stream).shape[1], masks.get(0))
     told = stack.told
@@ -469,27 +466,6 @@ def _reads(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str
     if not _ids(group, shape) and isinstance(own, Tensor) and own.shape[:2] != shape:
         return Reads("", "token_mask")  # of tokens that the model makes of those
     return Reads(next(iter(_ids(group, shape) or group)), becoming[0] or "token_mask")
-
-
-def _is_mask(name: str, one: Any) -> bool:
-    return name.endswith("mask") and name not in RESERVED and isinstance(one, Tensor) and one.ndim == 2
-
-
-def _marking(entry: nn.Module, stack: Anatomy, stream: Tensor, inputs: Mapping[str, Any]) -> str | None:
-    """The mask of the sounds that become a stack's tokens: it has their length, and is not that of ids."""
-    ids = [one.shape for name, one in inputs.items() if isinstance(one, Tensor) and not one.is_floating_point()
-           and not name.endswith("mask")]  # fmt: skip
-    for name, mask in inputs.items():
-        if not _is_mask(name, mask) or mask.shape in ids:
-            continue
-        for field, one in inputs.items():
-            of_it = isinstance(one, Tensor) and one.is_floating_point() and 2 <= one.ndim <= 3 and field != name
-            if of_it and len(one) == len(mask) and mask.shape[1] in one.shape[1:]:
-                with suppress(Exception):  # each model has its own way to refuse what it was not made for
-                    [other] = _entered(entry, [stack], {**inputs, field: one + 1})
-                    if other is not None and not (other.shape == stream.shape and other.equal(stream)):
-                        return name
-    return None
 
 
 def _placed(
