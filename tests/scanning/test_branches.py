@@ -224,3 +224,22 @@ def test_images_of_several_sizes_in_one_row_are_told_apart_where_blocks_are_told
     check(scan(model, data).curve(), wanted, real)
     with pytest.raises(UnsmoothError):
         scan(Patches(told=False), data)
+
+
+class Manifold(Stacked):
+    """Each token is two vectors at once; a second list of blocks is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.ModuleList(Mix() for _ in range(2))
+
+    def forward(self, input_ids: Tensor, attention_mask: Any = None) -> Tensor:
+        stream = self.embed(input_ids)[None].repeat(2, 1, 1, 1)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream
+
+
+def test_why_nothing_is_measured_is_told_where_another_stack_does_not_run() -> None:
+    with pytest.raises(UnsmoothError, match="one vector for each token at 'layers"):
+        scan(Manifold(), batch())

@@ -278,17 +278,18 @@ def _each_tried(
     entry: nn.Module, stacks: Sequence[tuple[int, Anatomy]], entered: Sequence[Tensor | None], inputs: RawBatch
 ) -> list[tuple[int, Anatomy]]:
     """The stacks with what is seen of them; of several that were found, those of which it is plain what they read."""
-    found, out, ran = list[tuple[int, Anatomy]](), list[UnsmoothError](), list[bool]()
+    found, out, ran = list[tuple[int, Anatomy]](), list[UnsmoothError](), 0
     for (number, stack), stream in zip(stacks, entered, strict=True):
         try:
-            found.append((number, _tried(entry, stack, stream, inputs)))
-            ran.append(stack.is_known or stream is not None)
+            tried = _tried(entry, stack, stream, inputs)
+            ran += stream is not None or stack.is_known
+            found.append((number, tried))
         except UnsmoothError as error:
             if stack.is_known or not stack.proposed:
                 raise
             out.append(error)
-    if out and not any(ran):
-        raise out[0]
+    if out and not ran:
+        raise out[0]  # what else there is does not run
     told = tuple(f"A stack was not measured. {error}" for error in out)
     return [(number, replace(stack, told=(*stack.told, *told))) for number, stack in found]
 
