@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from tests.processor import leave_out_what_is_only_announced
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)
+# A shell without job control starts what runs in its background with Ctrl-C ignored, and tests press it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 leave_out_what_is_only_announced()
 
 WORDS = "the cat sat on a mat and saw one dog run past while rain fell over hills".split()
