@@ -9,12 +9,15 @@ from typing import Any
 
 from benchmarks.markers import table
 from unsmooth.evidence.grid import Registration, registered
+from unsmooth.evidence.grid.piece import file_of
 from unsmooth.evidence.grid.registration import HOME
 from unsmooth.evidence.interval import Interval
 from unsmooth.files import read_json
 from unsmooth.report.evidence import words
 
 ORDER = ("grid", "depth", "depth65", "rate", "cause", "surgical", "lever_plain", "lever", "layers", "text")
+# Where `python -m unsmooth.evidence.grid run` keeps them.
+PIECES = Path(__file__).parents[1] / "evidence/runs/grid"
 Results = Mapping[str, Any]
 
 
@@ -31,7 +34,9 @@ def studies_page(results: Path) -> str:
 Each study is one file of rules, committed before its first run: data, networks, training, what is compared, on which
 side of which margin, and when there is no verdict. Results of another registration are refused. A piece of a study is
 one file that is resumed where it ends; `python -m unsmooth.evidence.grid run NAME` runs what is missing,
-`… plan NAME` tells how much that is, and `… table NAME` writes the results that this page is made from.
+`… plan NAME` tells how much that is, and `… table NAME` writes the results that this page is made from. All pieces that
+were run lie in `evidence/runs/grid` with the raw numbers of every training: layers at the start in double and in single
+precision, after one and three steps, and at the end.
 """
     rows = [[f"[{one.name}](#{one.name})", one.question, one.budget, state(one, found)] for one, found in studies]
     return "\n".join([head, table(["study", "question", "budget", "state"], rows), "", *map(_study, studies)])
@@ -48,7 +53,8 @@ def _found(path: Path) -> Results | None:
 def state(registration: Registration, found: Results | None) -> str:
     """How much of it was run, and for how long."""
     if found is None:
-        return "not run"
+        begun = sum(file_of(PIECES / registration.name, piece).is_file() for piece in registration.all_pieces())
+        return f"begun: {begun} of {len(registration.all_pieces())} pieces, no verdict yet" if begun else "not run"
     if found["registration"] != registration.digest:
         return "not run under these rules"
     pieces, missing = len(registration.all_pieces()), len(found["missing"])

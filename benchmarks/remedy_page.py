@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.remedy_jobs import all_jobs
+from benchmarks.remedy_jobs import NOISE, all_jobs
 from unsmooth.files import write_whole
 
 ROOT = Path(__file__).parents[1]
@@ -68,8 +68,23 @@ def ends(found: Any) -> str:
     return "Mean cosine at the last layer:\n\n" + table(["remedy", *models], rows)
 
 
-def cost(found: Any, title: str) -> str:
-    """Ratios of one run, the bar beside them where there is one."""
+def bases(found: Any) -> str:
+    """What sharpen costs in each of its bases, all in one run."""
+    cells: dict[str, dict[str, str]] = {}
+    bars = {row["remedy"]: row["bar"] for row in found["rows"]}
+    for row in found["rows"]:
+        cells.setdefault(row["remedy"], {})[row.get("precision", "float32")] = _measured(row, row["bar"])
+    precisions = list(dict.fromkeys(name for by in cells.values() for name in by))
+    text = f"The bases of sharpen: {found['step']}; torch {found['torch']}, {found['rounds']} rounds.\n\n"
+    rows = [
+        [f"`{remedy}`", *(by.get(one, "") for one in precisions), f"{bar:.2f}" if (bar := bars[remedy]) else ""]
+        for remedy, by in cells.items()
+    ]
+    return text + table(["remedy", *precisions, "bar"], rows)
+
+
+def cost(found: Any, title: str, elsewhere: frozenset[str]) -> str:
+    """Ratios of one run, the bar beside them where there is one; without those that are measured elsewhere."""
     modes = {WAYS[mode["compiled"]]: mode for mode in found["modes"]}
     text = f"### {title}\n\n{found['step']}; torch {found['torch']}, "
     text += f"medians of {found['rounds']} rounds in which both are timed in turn, and their middle half.\n\n"
@@ -82,6 +97,8 @@ def cost(found: Any, title: str) -> str:
     rows = []
     for key in dict.fromkeys(key for rows_of in by_way.values() for key in rows_of):
         remedy, norm, folded = key
+        if remedy in elsewhere and not folded:
+            continue
         cells = [_measured(rows_of.get(key), bars.get(key)) for rows_of in by_way.values()]
         bar = bars.get(key)
         rows.append([f"`{remedy}`" + (", folded" if folded else ""), norm, *cells, f"{bar:.2f}" if bar else ""])
@@ -155,9 +172,13 @@ def page() -> str:
     if curves := read("remedy_curves"):
         parts.append(ends(curves))
     parts.append(COSTS)
-    for name, title in (("remedy_cost_gpu", "On one H200"), ("remedy_cost", "On one CPU core")):
-        if found := read(name):
-            parts.append(cost(found, title))
+    for kind, title in (("_gpu", "On one H200"), ("", "On one CPU core")):
+        by_basis = read(f"basis_cost{kind}")
+        if found := read(f"remedy_cost{kind}"):
+            elsewhere = frozenset(row["remedy"] for row in by_basis["rows"]) - {NOISE} if by_basis else frozenset()
+            parts.append(cost(found, title, elsewhere))
+        if by_basis:
+            parts.append(bases(by_basis))
     if training := read("sharpen_training"):
         parts.append(keeping(training))
     if apply_cost := read("apply_cost"):

@@ -357,7 +357,11 @@ def test_a_planted_cause_is_found(tmp_path: Path) -> None:
         {"families": list(families), "depths": [2], "widths": [16]},
     )
     registration = tiny(
-        Data("cifar4", 1, 1, ""), families={"pre": Family("pre", {}), **families}, pieces=pieces, more_seeds=()
+        Data("cifar4", 1, 1, ""),
+        families={"pre": Family("pre", {}), **families},
+        pieces=pieces,
+        more_seeds=(),
+        longer=4,
     )
     for piece in registration.all_pieces():
         log_tdiv, norm = values.get(piece.family[-1], (-1.0, 2.0))
@@ -366,11 +370,15 @@ def test_a_planted_cause_is_found(tmp_path: Path) -> None:
         start = {"gain": "xavier", "seed": 0, "float64": {**seen, "gradient_norm": norm}}
         row = {"gain": "xavier", "seed": 0, "steps": 6, "after1": {"change": norm}}
         rows = [{**row, "rate": rate, "last": 0.3 if trains and rate == 3e-3 else 1.3} for rate in registration.rates]
-        found = {"registration": registration.digest, "starts": [start], "members": rows}
-        file_of(tmp_path, piece).write_bytes(gzip.compress(json.dumps(found).encode()))
+        kept = {"registration": registration.digest, "starts": [start], "members": rows}
+        file_of(tmp_path, piece).write_bytes(gzip.compress(json.dumps(kept).encode()))
     found = causes(registration, tmp_path)
     assert found["claims"] == {"what decides": "log_tdiv"}
     assert found["balanced_accuracy"]["log_tdiv"] == 1.0
+    # One that neither trains nor fails has to be trained longer before anything is said.
+    rows = [{**row, "last": 0.95 if row["rate"] == 3e-3 else 1.3} for row in rows]
+    file_of(tmp_path, piece).write_bytes(gzip.compress(json.dumps({**kept, "members": rows}).encode()))
+    assert causes(registration, tmp_path)["claims"] == {"what decides": "no verdict"}
 
 
 def test_studies_that_wait_for_another_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unsmooth.evidence.grid", description=__doc__)
     parser.add_argument("verb", choices=("plan", "run", "table", "pack"), help="pack writes the images as one file")
     parser.add_argument("registration", help="a name, or a JSON file")
-    parser.add_argument("--runs", type=Path, default=Path("runs/grid"), help="folder of results")
+    parser.add_argument("--runs", type=Path, default=Path("evidence/runs/grid"), help="folder of results")
     parser.add_argument("--data", type=Path, default=Path("data/cifar100"), help="data folder, or a file of `pack`")
     parser.add_argument(
         "--out", type=Path, help="what `table` and `pack` write; evidence/full/grid/NAME.json, grid.npz"

@@ -138,7 +138,7 @@ def table(registration: Registration, folder: Path) -> dict[str, Any]:
 
 def _each(made: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """What pieces have in common, or each of what they have."""
-    return ", ".join(sorted({str(one.get(name)) for one in made.values()}))
+    return ", ".join(sorted({str(one.get(name) or "not known") for one in made.values()}))
 
 
 def _last(value: Any) -> Any:

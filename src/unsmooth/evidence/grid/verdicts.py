@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from unsmooth.evidence.grid.judging import configurations
+from unsmooth.evidence.grid.judging import configurations, twins_of
 from unsmooth.evidence.grid.piece import best_rate, file_of, median_losses, missing, next_rate, read_piece
 from unsmooth.evidence.grid.registration import Contrast, Piece, Registration
 from unsmooth.evidence.interval import LEVEL, Interval, over_seeds
@@ -48,7 +48,7 @@ def _lacking(registration: Registration, folder: Path, piece: Piece) -> str | No
     starts = {(row["gain"], row["seed"]) for row in found["starts"]}
     if any(start not in starts for start in registration.starts()):
         return "networks to be looked at"
-    left = len(missing(registration, found["members"], {}))
+    left = len(missing(registration, found["members"], twins_of(registration, folder, piece.width)))
     return f"{left} members or more to train" if left else None
 
 
