@@ -8,12 +8,13 @@ BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help apart install scan test lint types unit slow models explain-models theory matrix bench clean curves bench-remedies \
+.PHONY: help apart install scan test lint types unit one slow models explain-models theory matrix bench clean curves bench-remedies \
 	bench-engines official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
 	@echo "make test     lint, type check and tests"
+	@echo "make one NAME=gfsa  whatever tests one metric, remedy, host, preset, claim or file, in seconds"
 	@echo "make slow     tests that take long for what the others test too"
 	@echo "make fuzz     every reader and functional given what is wrong, FUZZ_SECONDS each (600), from FUZZ_SEED on"
 	@echo "make install  the environment alone, in $(VENV)"
@@ -33,12 +34,12 @@ help:
 	@echo "make evidence all claims at the smallest scale, timed (two minutes)"
 	@echo "make evidence-models  the two claims about trained models, on eleven of them (an hour)"
 	@echo "make evidence-runs  train what claims still wait for, studies side by side (an hour of an H200 from nothing)"
-	@echo "make evidence-page  docs/evidence and the ledger of README.md from evidence/"
+	@echo "make evidence-page  docs/evidence and the sentence of README.md from evidence/"
 	@echo "make arena    seventeen remedies on ViT-Ti and CIFAR-100 at equal budget, eight for longer -> docs/arena (40 minutes of an H200)"
 	@echo "make docs     the site, with a page for every metric, model, remedy, recipe and claim -> build/site"
 	@echo "make rivals   answers and cost beside other tools, in environments of their own -> docs/rivals (hours)"
 	@echo "make features the feature table from benchmarks/features.json -> docs/features.md"
-	@echo "make definitions  published definitions on demo:plain -> benchmarks/results, and the sentence in README.md"
+	@echo "make definitions  published definitions on demo:plain -> benchmarks/results, and the sentence in docs/scan.md"
 	@echo "make atlas    every trained model at hand and the demo models, scanned -> docs/atlas"
 	@echo "make census   every architecture at hand, tiny, asked and judged by other hooks -> docs/hosts (half an hour)"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
@@ -87,6 +88,9 @@ types: $(VENV)/installed
 
 unit: $(VENV)/installed apart
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+one: $(VENV)/installed
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.one "$(NAME)"
 
 slow: $(VENV)/installed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow

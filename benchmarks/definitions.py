@@ -1,4 +1,4 @@
-"""How far published definitions are apart on a model that comes along, and the sentence about it in README.md.
+"""How far published definitions are apart on a model that comes along, and the sentence about it in docs/scan.md.
 
     python -m benchmarks.definitions [--out benchmarks/results/definitions.json]
 
@@ -23,19 +23,20 @@ from unsmooth.models import demo
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "definitions.json"
+PAGE = ROOT / "docs" / "scan.md"
 MODEL = "demo:plain"
 BEGIN, END = "<!-- definitions:begin -->", "<!-- definitions:end -->"
 
 
 def main() -> None:
-    """Measure, write the numbers, and bring README.md in step with them."""
+    """Measure, write the numbers, and bring docs/scan.md in step with them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     facts = measure()
     write_whole(options.out, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    write_whole(options.readme, replaced(options.readme.read_text(encoding="utf-8"), BEGIN, END, sentence(facts)))
+    write_whole(options.page, replaced(options.page.read_text(encoding="utf-8"), BEGIN, END, sentence(facts)))
     print(sentence(facts))
 
 
@@ -57,7 +58,7 @@ def measure() -> dict[str, Any]:
 
 
 def sentence(facts: Mapping[str, Any]) -> str:
-    """What README.md says of it."""
+    """What docs/scan.md says of it."""
     apart = [
         f"{len(facts['quantities'][gap['quantity']])} definitions of the {gap['quantity']} are up to "
         f"{gap['size']:.2f} apart at a layer"
@@ -67,7 +68,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
     return (
         f"On `{facts['model']}` {', '.join(apart)}, and of {len(said)} definitions {said.count('more')} say that its\n"
         f"tokens grow more alike with depth, {said.count('less')} less, {said.count('open')} neither clearly "
-        f"([json](benchmarks/results/{RESULT.name}))."
+        f"([json](../benchmarks/results/{RESULT.name}))."
     )
 
 

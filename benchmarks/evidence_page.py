@@ -69,11 +69,6 @@ def counts(entries: Sequence[Entry]) -> str:
     return table(head, rows)
 
 
-def short_ledger(entries: Sequence[Entry]) -> str:
-    """What stands in the README of the project."""
-    return f"{words.counted(entries)}\n\n{counts(entries)}"
-
-
 def anchor(entry: Entry) -> str:
     """As Markdown makes it of the heading."""
     return f"{entry.claim.number}-{entry.claim.id}"
@@ -207,7 +202,7 @@ wrote; each claim tells where its rule is younger than its numbers.
     write_whole(DOCS / "what-we-got-wrong.md", corrections_page(entries))
     write_whole(DOCS / "studies.md", studies_page(results / STUDIES))
     readme = ROOT / "README.md"
-    write_whole(readme, replaced(readme.read_text(encoding="utf-8"), BEGIN, END, short_ledger(entries)))
+    write_whole(readme, replaced(readme.read_text(encoding="utf-8"), BEGIN, END, words.counted(entries)))
 
 
 if __name__ == "__main__":

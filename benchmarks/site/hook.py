@@ -82,6 +82,7 @@ def written_pages() -> list[Page]:
 def on_config(config: Any) -> Any:
     """The navigation: guides, notebooks, then the reference."""
     logging.getLogger("mkdocs").info("Making pages from the registries and running notebooks")
+    rest = {name: place for name, place in links.AS_PAGES.items() if place != "index.md"}
     config.nav = [
         {"unsmooth": "index.md"},
         {"Guides": [{page.title: page.place} for page in written_pages()]},
@@ -90,7 +91,7 @@ def on_config(config: Any) -> Any:
             {title: [front.place, *({page.title: page.place} for page in pages)]}
             for title, (front, *pages) in chapters().items()
         ),
-        {"Changelog": "changelog.md"},
+        *({heading((ROOT / name).read_text(encoding="utf-8")): place} for name, place in rest.items()),
     ]
     config.extra_css.append(STYLE_FILE)
     return config

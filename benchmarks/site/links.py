@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
-AS_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+AS_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+}
 FILES = "files"
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^```.*?^```\s*$", re.DOTALL | re.MULTILINE)

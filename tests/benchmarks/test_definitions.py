@@ -1,4 +1,4 @@
-"""The sentence about published definitions in the README is that of its numbers."""
+"""The sentence about published definitions in docs/scan.md is that of its numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 from benchmarks import definitions
 
-README = definitions.ROOT / "README.md"
 
-
-def test_the_readme_says_what_was_measured() -> None:
-    text, facts = README.read_text(encoding="utf-8"), json.loads(definitions.RESULT.read_text(encoding="utf-8"))
+def test_the_page_says_what_was_measured() -> None:
+    text, facts = (
+        definitions.PAGE.read_text(encoding="utf-8"),
+        json.loads(definitions.RESULT.read_text(encoding="utf-8")),
+    )
     assert f"{definitions.BEGIN}\n{definitions.sentence(facts)}\n{definitions.END}" in text
 
 
@@ -29,11 +30,11 @@ def test_the_gap_is_that_of_the_curves() -> None:
 
 
 def test_measured_and_written_anew(standins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme, out = tmp_path / "README.md", tmp_path / "definitions.json"
-    readme.write_text(f"before\n{definitions.BEGIN}\nold\n{definitions.END}\nafter\n", encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["definitions", "--out", str(out), "--readme", str(readme)])
+    page, out = tmp_path / "scan.md", tmp_path / "definitions.json"
+    page.write_text(f"before\n{definitions.BEGIN}\nold\n{definitions.END}\nafter\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["definitions", "--out", str(out), "--page", str(page)])
     definitions.main()
-    lines = readme.read_text(encoding="utf-8").splitlines()
+    lines = page.read_text(encoding="utf-8").splitlines()
     assert (lines[:2], lines[-2:]) == (["before", definitions.BEGIN], [definitions.END, "after"])
     facts = json.loads(out.read_text(encoding="utf-8"))
     assert "\n".join(lines[2:-2]) == definitions.sentence(facts)

@@ -43,14 +43,9 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_readme_has_counts_between_its_markers(written: Path) -> None:
     lines = (written / "README.md").read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == ("# Before", evidence_page.BEGIN, evidence_page.END, "after")
-    assert lines[2] == "2 claims: 1 confirmed, 1 not run."
-    assert lines[4:8] == [
-        "| wording | confirmed | not run | all |",
-        "| --- | --- | --- | --- |",
-        "| verbatim | 1 | 0 | 1 |",
-        "| reconstructed | 0 | 1 | 1 |",
-    ]
-    assert "old" not in lines
+    assert lines[2:-2] == ["2 claims: 1 confirmed, 1 not run."]
+    table = "| wording | confirmed | not run | all |\n| --- | --- | --- | --- |\n| verbatim | 1 | 0 | 1 |\n"
+    assert table in (written / "docs" / "evidence" / "README.md").read_text()
 
 
 def test_page_has_rule_findings_figure_studies_and_public_figures(written: Path) -> None:

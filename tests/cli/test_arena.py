@@ -97,8 +97,8 @@ def test_what_came_to_its_end_before_an_interruption_is_told(tmp_path: Path, mon
     assert json.loads((tmp_path / "arena.json").read_text())["standings"][0]["done"]
 
 
-def test_the_readme_names_every_exit_code() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_every_exit_code_is_written_down() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scan.md").read_text(encoding="utf-8")
     told = text.partition("Exit codes: ")[2].partition("\n\n")[0]
     codes = {value for name, value in vars(app).items() if name.startswith("EXIT_")}
     assert {int(code) for code in re.findall(r"(?:^|, |\n)(\d+) ", told)} == {0, *codes}

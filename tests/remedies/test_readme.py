@@ -1,4 +1,4 @@
-"""What the README says of remedies is what there is."""
+"""What the pages say of remedies is what there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 import unsmooth
 from unsmooth.remedies import describe, names
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
 IN_A_DECODER = {
     "unchanged": "nothing crosses tokens",
     "prefix mean": "mean of the tokens seen",
@@ -23,7 +23,14 @@ IN_A_DECODER = {
 
 
 def test_the_table_is_the_registry() -> None:
-    table = README.split("<!-- remedies")[1].split("-->", 1)[1].split("<!-- end of remedies")[0].strip()
+    table = (
+        (DOCS / "steer.md")
+        .read_text(encoding="utf-8")
+        .split("<!-- remedies")[1]
+        .split("-->", 1)[1]
+        .split("<!-- end of remedies")[0]
+        .strip()
+    )
     rows = ["| remedy | what it does | paper | in a decoder | folds |", "| --- | --- | --- | --- | --- |"]
     for name in names():
         one = describe(name)
@@ -38,7 +45,8 @@ def test_every_remedy_is_in_the_changelog() -> None:
 
 
 def test_the_example_of_a_remedy_of_ones_own_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class Gentle" in block)
+    page = (DOCS / "plugins.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Gentle" in block)
     scope: dict[str, Any] = {}
     exec(code, scope)
     monkeypatch.setitem(unsmooth.remedies.REMEDIES._items, "gentle", scope["Gentle"])
