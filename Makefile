@@ -46,10 +46,10 @@ help:
 	@echo "make bench-engines  an arena of 40 tiny runs in place, by local processes, Ray and submitit: the same table, at what cost"
 	@echo "make clean    remove the environment and caches"
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt demo/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Expected Python 3.11 or newer but got %s. Try: make PYTHON=python3.12" % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e ./demo
 	@touch $@
 
 # One resolver call with every pin, so that nothing pulls another torch.

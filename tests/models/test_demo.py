@@ -98,7 +98,7 @@ def test_absent_files_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(demo, "HOME", tmp_path)
     assert not demo.built()
     for ask in (lambda: unsmooth.load("demo:plain"), demo.images, demo.classes, lambda: demo.manifest("plain")):
-        with pytest.raises(UnsmoothError, match="in this installation of unsmooth but got no such files"):
+        with pytest.raises(UnsmoothError, match="which the package unsmooth-demo brings but got no such files"):
             ask()
 
 

@@ -21,13 +21,13 @@ def _demo_models() -> Iterator[Check]:
     from unsmooth.networks.saving import WEIGHTS_FILE
     from unsmooth.training.data.digests import file_digest
 
-    again = "pip install --force-reinstall --no-deps unsmooth"
+    again = "pip install --force-reinstall --no-deps ./demo"
     for short in demo.NAMES:
         name, weights = f"{demo.PREFIX}{short}", demo.folder(short) / WEIGHTS_FILE
         try:
             whole = file_digest(weights) == demo.manifest(name)["sha256"]
         except (OSError, UnsmoothError):
-            yield Check(DEMO, name, "missing", "not in this installation", again)
+            yield Check(DEMO, name, "missing", "unsmooth-demo is not installed", again)
             continue
         size = f"{weights.stat().st_size / 1e6:.1f} MB"
         if whole:

@@ -1,11 +1,13 @@
-"""Models that come with the package: ViT-Ti trained here on CIFAR-100, plain, sharpened and smoothed; images for them.
+"""Models to try things on: ViT-Ti trained here on CIFAR-100, plain, sharpened and smoothed; images for them.
 
-Each has a folder with `network.json`, `model.safetensors` (float16, remedies folded into plain weights), `pixels.json`,
-`manifest.json` and a card. The images are a few hundred of CIFAR-100's test set, stored once.
+They are a distribution of their own, unsmooth-demo, in the folder demo/ of this repository. Each model has a folder with
+`network.json`, `model.safetensors` (float16, remedies folded into plain weights), `pixels.json`, `manifest.json` and a
+card. The images are a few hundred of CIFAR-100's test set, stored once.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from unsmooth.weights import load_tensors, read_header
 PREFIX = "demo:"
 NAMES = ("plain", "sharpen", "smooth")
 IMAGES_FILE, MANIFEST_FILE = "images.safetensors", "manifest.json"
-HOME = Path(__file__).parent / "demo_models"
+_FOUND = find_spec("unsmooth_demo")
+HOME = Path(_FOUND.origin).parent if _FOUND is not None and _FOUND.origin else Path("unsmooth_demo")
 
 
 def is_demo(name: str) -> bool:
@@ -126,5 +129,5 @@ def batches(model: str | nn.Module, count: int | None = None, batch_size: int = 
 def absent(what: str) -> UnsmoothError:
     """The error where files are not in this installation."""
     return expected(
-        f"{what} in this installation of unsmooth", "no such files", "the package as published, or a model of your own"
+        f"{what}, which the package unsmooth-demo brings", "no such files", "`pip install ./demo` in a checkout"
     )

@@ -1,0 +1,1 @@
+"""Three trained ViTs and 300 images, read by `unsmooth.models.demo`."""
