@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from unsmooth.models.hooks import Hooks, aside, uncompiled, whole_sequences
 from unsmooth.models.map_of_call import map_of_call, multi_head_signature
 from unsmooth.models.remedied import HOME
-from unsmooth.models.watch import find_input, find_output
+from unsmooth.models.watch import find_input, find_output, with_first_input
 
 # What a rounded sum may differ from the exact one by, relative to the stream and to the branch.
 OF_STREAM, OF_BRANCH = 1e-6, 1e-5
@@ -221,7 +221,33 @@ def record(call: BlockCall, *, loud: bool = False) -> Record:
             module.training = True
 
 
-def _recorded(call: BlockCall, block: nn.Module) -> Record:
+def hides_later(call: BlockCall, axis: int = 1) -> bool:
+    """Whether tokens see no later ones in a call like this: where the second half is another, the first stays."""
+    block, gave = _shown(call.block, loud=False), list[Tensor | None]()
+    training = [module for module in block.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        for changed in (False, True):
+            args, kwargs = _given(call, block)
+            stream = find_input(args, kwargs)
+            if stream is None or stream.ndim != 3:
+                return False
+            if changed:
+                first, second = stream.tensor_split(2, axis)
+                args, kwargs = with_first_input(args, kwargs, torch.cat([first, 1.0 - second], axis))
+            off = torch.autocast(stream.device.type, enabled=False)
+            with off, aside(), torch.no_grad(), uncompiled(block), whole_sequences(block):
+                gave.append(find_output(block(*args, **kwargs)))
+    finally:
+        for module in training:
+            module.training = True
+    one, two = (x if x is None else x.tensor_split(2, axis)[0] for x in gave)
+    return one is not None and two is not None and bool((one - two).abs().max() <= OF_BRANCH * one.abs().max())
+
+
+def _given(call: BlockCall, block: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a block was called with, copied, in the precision of a block that may be a copy."""
     exact = next((p.dtype for p in block.parameters() if p.dtype.is_floating_point), torch.float32)
 
     def cast(value: Any) -> Any:
@@ -230,12 +256,14 @@ def _recorded(call: BlockCall, block: nn.Module) -> Record:
         value = value.to(exact) if value.dtype in (torch.bfloat16, torch.float16) else value
         return value.nan_to_num(0.0, torch.inf, -torch.inf)
 
-    given = (tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs))))
+    return tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs)))
+
+
+def _recorded(call: BlockCall, block: nn.Module) -> Record:
     try:
-        return _run(block, *_of_two(*given))
+        return _run(block, *_of_two(*_given(call, block)))
     except Exception:  # whatever a block says to a part of its batch
-        given = (tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs))))
-        return _run(block, *given)
+        return _run(block, *_given(call, block))
 
 
 def _of_two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
