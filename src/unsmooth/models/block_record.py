@@ -25,6 +25,7 @@ from unsmooth.models.watch import find_input, find_output, with_first_input
 
 # What a rounded sum may differ from the exact one by, relative to the stream and to the branch.
 OF_STREAM, OF_BRANCH = 1e-6, 1e-5
+_MULTIPLY = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,15 @@ class DropoutCall:
     share: float
 
 
+@dataclass(frozen=True)
+class Product:
+    """Two tensors that were multiplied, number by number, after an attention map was made."""
+
+    order: int
+    factors: tuple[Tensor, Tensor]
+    gave: Tensor
+
+
 @dataclass
 class Record:
     """Everything that was seen of one call of a block.
@@ -172,6 +182,7 @@ class Record:
         maps: Attention maps.
         dropouts: Dropout that is no module.
         times: How often each module was called.
+        products: Products of tensors after the first attention map.
     """
 
     block: nn.Module
@@ -183,6 +194,7 @@ class Record:
     maps: list[MapCall]
     dropouts: list[DropoutCall]
     times: dict[str, int]
+    products: list[Product] = field(default_factory=list)
 
     def find(self, tensor: Tensor) -> Value | None:
         """The value with these numbers, if any."""
@@ -329,6 +341,7 @@ class _Eyes(TorchFunctionMode):
         self.inside: list[str] = []
         self.found: list[MapCall] = []
         self.dropouts: list[DropoutCall] = []
+        self.products: list[Product] = []
 
     def tick(self) -> int:
         self.clock += 1
@@ -347,7 +360,13 @@ class _Eyes(TorchFunctionMode):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             given = args[0] if args else kwargs["input"]
             self.dropouts.append(DropoutCall(self.tick(), tuple(self.inside), given.clone(), float(share)))
-        return func(*args, **kwargs)
+        if not self.found or getattr(func, "__name__", "") not in _MULTIPLY or len(args) < 2:
+            return func(*args, **kwargs)
+        factors = tuple(one.clone() if isinstance(one, Tensor) else None for one in args[:2])
+        gave = func(*args, **kwargs)
+        if factors[0] is not None and factors[1] is not None and isinstance(gave, Tensor):
+            self.products.append(Product(self.tick(), (factors[0], factors[1]), gave.clone()))
+        return gave
 
 
 def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
@@ -397,4 +416,4 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
     if output.tensor is gave:
         values.append(output)
     others = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one is not stream]
-    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times)
+    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times, eyes.products)

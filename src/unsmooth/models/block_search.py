@@ -456,7 +456,7 @@ class _Search:
 
 
 def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bool, within: float = OF_BRANCH) -> None:
-    """Rebuild a branch from weights as they are read, and the map.
+    """Rebuild a branch from weights as they are read, and the map, with whatever norm or gate stands between.
 
     Raises:
         NotProved: It is another, or heads in another order give it too.
@@ -486,14 +486,15 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
 def _parts_of(maps: ValueMaps) -> ValueParts:
     """Where the weights are that a search found."""
     if not maps.own:
-        return ValueParts(maps.heads, maps.value, maps.layout, maps.output)
+        between = {name: getattr(maps, name) for name in ("scale", "latent", "value_norm", "gate", "heads_norm")}
+        return ValueParts(maps.heads, maps.value, maps.layout, maps.output, heads_at=maps.heads_norm, **between)
     there = (f"{maps.value}.values", f"{maps.value}.heads")
     return ValueParts(maps.heads, maps.value, maps.layout, maps.output, "in_proj_weight", "in_proj_bias", *there)
 
 
 def _is_causal(call: MapCall) -> bool | None:
-    queries, keys = call.maps.shape[-2:]
-    if queries == keys > 1 and not bool(call.maps.triu(1).any()):
+    queries, keys = call.maps.shape[-2:]  # one key more where each head has a sink
+    if keys in (queries, queries + 1) and queries > 1 and not bool(call.maps[..., :queries].triu(1).any()):
         return True
     return None if call.value is not None else False
 

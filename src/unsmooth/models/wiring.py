@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models.block_parts import Weights, optional, refuse, weight_at
-from unsmooth.models.qkv_layouts import SEPARATE, Heads, Layout, read_values
-from unsmooth.models.value_projection import ValueProjection
+from unsmooth.models.block_parts import Weights, linear_weights, norm_at, optional, refuse, weight_at
+from unsmooth.models.qkv_layouts import SEPARATE, GateParts, Heads, LatentParts, Layout, read_values
+from unsmooth.models.value_projection import Gate, Latent, Norm, ValueProjection
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class ValueParts:
         values_at: The module whose output holds the values, where it is not `value` itself.
         heads_at: The module whose input is the heads side by side, where it is not `output` itself.
         logit_scale: What queries times keys are multiplied by; None for the usual 1/√(head dim).
+        scale: A number that values are multiplied by.
+        latent: The first half of the value weights with the norm after it, where `value` is the second half.
+        value_norm: The norm of each head's values.
+        gate: What the heads are multiplied by.
+        heads_norm: The norm on the heads side by side.
     """
 
     heads: Heads
@@ -39,6 +44,11 @@ class ValueParts:
     values_at: str | None = None
     heads_at: str | None = None
     logit_scale: float | None = None
+    scale: float = 1.0
+    latent: LatentParts | None = None
+    value_norm: str | None = None
+    gate: GateParts | None = None
+    heads_norm: str | None = None
 
     @property
     def values_path(self) -> str:
@@ -151,19 +161,81 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if parts.value_weight != "weight":
         weight = weight_at(block, f"{parts.value}.{parts.value_weight}")
         value = (weight.mT, optional(block, parts.value, parts.value_bias))
+    layout, latent = parts.layout, None
+    if parts.latent is not None or parts.value_norm is not None:
+        value, latent = _with_norm_inside(block, parts)
+        layout = SEPARATE
+    if parts.scale != 1.0:
+        weight, bias = linear_weights(block, value) if isinstance(value, str) else value
+        value = (parts.scale * weight, None if bias is None else parts.scale * bias)
     gained = "" if wiring.gains is None else wiring.gains[0]
     gain = weight_at(block, gained).flatten() if gained else None
     values = read_values(
         block,
         value=value,
         output=parts.output,
-        layout=parts.layout,
+        layout=layout,
         heads=parts.heads,
         place="post" if wiring.style == "post" else "pre",
         norm=wiring.norms[0] or None,
         output_norm=wiring.output_norms[0] or None if wiring.output_norms else None,
         gain=gain,
     )
+    values = replace(values, latent=latent, gate=_gate(block, parts))
+    if parts.heads_norm is not None:
+        values = _with_norm_on_heads(values, norm_at(block, parts.heads_norm))
     if wiring.scales[0] == 1.0:
         return values
     return replace(values, gain=wiring.scales[0] * (torch.ones_like(values.w_o[0, 0]) if gain is None else gain))
+
+
+def _with_norm_inside(block: nn.Module, parts: ValueParts) -> tuple[Weights, Latent]:
+    """Value weights with the norm inside them left out, values alone; and the two halves with that norm."""
+    weight, bias = linear_weights(block, parts.value)
+    given_GRE = parts.layout.values(weight, parts.heads).movedim(1, 0)
+    b_GE = weight.new_zeros(given_GRE.shape[::2]) if bias is None else parts.layout.values(bias, parts.heads)
+    norm = norm_at(block, parts.latent.norm if parts.latent is not None else str(parts.value_norm))
+    if parts.latent is None:
+        down_GDR, bias_GR = given_GRE, b_GE
+        eye = torch.eye(parts.heads.dim, dtype=weight.dtype, device=weight.device)
+        up_GRE, b_GE = eye.expand(len(given_GRE), -1, -1), torch.zeros_like(b_GE)
+    else:
+        width = slice(parts.latent.start, parts.latent.start + weight.shape[0])
+        down, down_bias = linear_weights(block, parts.latent.down)
+        down_GDR, up_GRE = down[None, :, width], given_GRE
+        bias_GR = down.new_zeros(1, weight.shape[0]) if down_bias is None else down_bias[None, width]
+    if norm.bias is not None:
+        b_GE = b_GE + norm.bias @ up_GRE
+    if norm.weight is not None:
+        up_GRE = norm.weight[:, None] * up_GRE
+    if norm.kind == "layer":
+        down_GDR, bias_GR = (one - one.mean(dim=-1, keepdim=True) for one in (down_GDR, bias_GR))
+    values = (down_GDR @ up_GRE).movedim(0, 1).flatten(1), b_GE.flatten() if bool(b_GE.any()) else None
+    of_head = torch.arange(parts.heads.query, device=weight.device) // parts.group
+    if parts.latent is None:
+        down_GDR, bias_GR = down_GDR[of_head], bias_GR[of_head]
+    bare = Norm(norm.kind, None, None, norm.eps)
+    return values, Latent(down_GDR, bias_GR if bool(bias_GR.any()) else None, up_GRE[of_head], bare)
+
+
+def _with_norm_on_heads(values: ValueProjection, norm: Norm) -> ValueProjection:
+    """With all of a norm on the heads in the output weights but what it divides a token by."""
+    w_FD, b_o = values.w_o.flatten(0, 1), values.b_o
+    if norm.bias is not None:
+        b_o = norm.bias @ w_FD if b_o is None else b_o + norm.bias @ w_FD
+    if norm.weight is not None:
+        w_FD = norm.weight[:, None] * w_FD
+    if norm.kind == "layer":
+        w_FD = w_FD - w_FD.mean(dim=0)
+    bare = Norm(norm.kind, None, None, norm.eps)
+    return replace(values, w_o=torch.unflatten(w_FD, 0, values.w_o.shape[:2]), b_o=b_o, heads_norm=bare)
+
+
+def _gate(block: nn.Module, parts: ValueParts) -> Gate | None:
+    """The gate on the heads, where there is one."""
+    if parts.gate is None:
+        return None
+    weight_DC, bias_C = linear_weights(block, parts.gate.linear)
+    columns_HE = parts.gate.columns(parts.heads.query).to(weight_DC.device)
+    bias_HE = None if bias_C is None else bias_C[columns_HE]
+    return Gate(weight_DC[:, columns_HE].movedim(1, 0), bias_HE, parts.gate.function)

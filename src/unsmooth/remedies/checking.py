@@ -109,13 +109,18 @@ def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
 
 
 def check_values(site: Site, edit: Edit) -> None:
-    """What an edit does to values, heads or maps needs weights that are proved."""
-    reason = site.wiring.values
-    if isinstance(reason, str) and {"on_values", "on_mixing", "on_heads"} & set(edit.places()):
-        raise UnsmoothError(
-            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it acts inside attention, whose "
-            f"weights are not known: {reason.removesuffix('.')}."
-        )
+    """What an edit does to values, heads or maps needs weights that are proved, and heads that are values mixed."""
+    inside = {"on_values", "on_mixing", "on_heads"} & set(edit.places())
+    weights, why = site.wiring.values, None
+    if inside and isinstance(weights, str):
+        why = f"it acts inside attention, whose weights are not known: {weights.removesuffix('.')}"
+    elif isinstance(weights, ValueParts) and inside & {"on_values", "on_heads"}:
+        if weights.value_norm is not None or ("on_heads" in inside and weights.scale != 1.0):
+            why = "its heads mix what a norm or a factor makes of the values"
+        elif "on_heads" in inside and weights.gate is not None:
+            why = "a gate is between its heads and their projection"
+    if why is not None:
+        raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: {why}.")
 
 
 def check_windows(site: Site, edit: Edit) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unsmooth.models.block_parts import part
+from unsmooth.models.block_parts import norm_at, part
 from unsmooth.models.host import Host
 from unsmooth.models.wiring import Wiring
 
@@ -47,6 +47,18 @@ class Site:
         weights = self.wiring.weights
         weight = as_in_out(part(self.block, weights.value), weights.value_weight)
         return weights.layout.values(weight.data, weights.heads)
+
+    def why_not_written(self) -> str | None:
+        """Why H cannot be given by value and output weights that are written; None where it can."""
+        weights = self.wiring.weights
+        between = weights.heads_norm or (None if weights.latent is None else weights.latent.norm)
+        if weights.value_norm is not None and norm_at(self.block, weights.value_norm).weight is not None:
+            between = weights.value_norm
+        if between is not None:
+            return f"a norm with weights, {between!r}, is between its value and its output weights, and a part of H"
+        if not 0.0 < weights.scale <= 1.0:
+            return f"its values are multiplied by {weights.scale:.3g}, and so is H"
+        return None
 
     def output_matrix(self) -> Tensor:
         """The output weights (query heads · head dim, dim)."""

@@ -86,6 +86,8 @@ class Mimetic(Redrawing):
         heads = site.wiring.weights.heads
         if any(is_derived(module) for module in site.block.modules()):
             return "another remedy computes some of its weights, so there are none to draw"
+        if options.get("values") != "keep" and (reason := site.why_not_written()) is not None:
+            return reason
         if options.get("values") != "keep" and heads.key_value * heads.dim > site.dim:
             return (
                 f"its {heads.key_value} value heads of width {heads.dim} are together wider than the stream "

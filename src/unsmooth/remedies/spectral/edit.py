@@ -89,6 +89,8 @@ class SpectralEdit(Edit):
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Value heads that are together wider than the stream, or an output weight that is computed already."""
+        if (reason := site.why_not_written()) is not None:
+            return reason
         heads = site.wiring.weights.heads
         if heads.key_value * heads.dim > site.dim:
             return (
