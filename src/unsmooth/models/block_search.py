@@ -307,12 +307,10 @@ class _Search:
 
     def _wiring(self, branch: _Branch) -> Wiring:
         """The parts of the block, with the weights of attention where those are proved."""
-        if self.mlp is None or self.others:
-            raise NotProved(f"{self.others + 1 or 'no'} branches beside attention")
         if (reads := self._read_by(branch)) is None or branch.map_call is None:
             raise NotProved("what attention reads is not of the stream's shape")
         style, norms = self._place_of_norms(branch, reads, self.mlp)
-        mlp, experts, mlp_end = self._mlp_weights(self.mlp)
+        mlp, experts, mlp_end = ((), (), _PLAIN) if self.mlp is None else self._mlp_weights(self.mlp)
         last, end = self._end(branch, branch.map_call)
         x, ends = self.seen.stream.tensor, (end, mlp_end)
         wiring = Wiring(
@@ -329,7 +327,8 @@ class _Search:
             windowed=branch.map_call.maps.shape[-2] not in x.shape[:-1],
             causal=_is_causal(branch.map_call),
             dropout=self._dropout(branch),
-            scales=(branch.scale, self.mlp.scale),
+            scales=(branch.scale, 1.0 if self.mlp is None else self.mlp.scale),
+            others=self.others > 0,
             switch=self._switch(style),
         )
         try:
@@ -382,19 +381,21 @@ class _Search:
         return wiring
 
     def _place_of_norms(
-        self, attention: _Branch, reads: Value, mlp: _Branch
+        self, attention: _Branch, reads: Value, mlp: _Branch | None
     ) -> tuple[Literal["pre", "post", "parallel"], tuple[str, str]]:
         """Where the norms stand, and which they are."""
         after = [step.norm for step in self.steps]
         if all(after):
             if reads is not attention.step.before:
                 raise NotProved("norms both before and after the additions")
-            return "post", (str(attention.step.norm), str(mlp.step.norm))
-        if any(after):
+            return "post", (str(attention.step.norm), "" if mlp is None else str(mlp.step.norm))
+        if any(after[:-1]) or (after[-1] and not self.others):
             raise NotProved("a norm on the stream after some of the additions")
         first = self._norm_before(attention, reads)
         if first is None:
             raise NotProved("what attention reads is no norm of the stream before it")
+        if mlp is None:
+            return "pre", (first, "")
         parallel = self._is_parallel()
         second = self._norms((attention if parallel else mlp).step.before, self._read_by_mlp())
         if parallel:

@@ -98,6 +98,7 @@ class Wiring:
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
         scales: The numbers that what attention and MLP give is multiplied by before it is added to the stream.
+        others: Whether there are branches beside attention, cross-attention and MLP.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -115,6 +116,7 @@ class Wiring:
     windowed: bool = False
     dropout: str | None = None
     scales: tuple[float, float] = (1.0, 1.0)
+    others: bool = False
 
     @property
     def weights(self) -> ValueParts:
