@@ -13,7 +13,7 @@ from unsmooth.remedies.site import Site, as_in_out
 
 
 def crossed(site: Site, but: str) -> str | None:
-    """Why a remedy of every branch cannot have a block with cross-attention; None where the block has none.
+    """Why a remedy of every branch cannot have a block with a third one; None where the block has none.
 
     Edits reach attention and MLP only, so that a third branch would be added as it always was.
 
@@ -21,7 +21,9 @@ def crossed(site: Site, but: str) -> str | None:
         site: The block.
         but: What the remedy lacks for that branch.
     """
-    return f"its cross-attention adds to the stream too, {but}" if has_cross(site) else None
+    if has_cross(site):
+        return f"its cross-attention adds to the stream too, {but}"
+    return f"a branch beside attention and MLP adds to the stream too, {but}" if site.wiring.others else None
 
 
 def has_cross(site: Site) -> bool:
