@@ -66,7 +66,7 @@ def examine(
         answer["padding"] = ask_padding(model, batch, other_padding, truths) if "padding" in parts else "not asked"
     for part, ask in (
         ("remedies", lambda: ask_remedies(model, batch, stacks)),
-        ("explain", lambda: ask_explain(model, data, stacks)),
+        ("explain", lambda: ask_explain(model, data)),
         ("weights", lambda: ask_weights(model, batch, truths, calls)),
         ("sites", lambda: ask_sites(model, data, truths, calls)),
     ):

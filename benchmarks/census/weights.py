@@ -33,8 +33,9 @@ def ask_weights(model: nn.Module, batch: Mapping[str, Any], truths: list[Answer]
     answer: Answer = {}
     for one in judged:
         pattern = (patterns([one["stack"]]) or [""])[0]
-        hint = None if len(truths) == 1 else pattern
-        said, result = asked(lambda one=one, hint=hint: _rebuilt(model, batch, one, calls, hint))
+        said, result = asked(lambda one=one: _rebuilt(model, batch, one, calls, None))
+        if "Expected one stack" in said:  # also of a model whose other stacks this batch does not run
+            said, result = asked(lambda one=one, pattern=pattern: _rebuilt(model, batch, one, calls, pattern))
         answer[one["about"]["path"]] = result if said == "done" else said
     return answer
 
@@ -84,22 +85,13 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
     return "proved"
 
 
-def ask_explain(model: nn.Module, data: Any, stacks: list[Stack]) -> Answer:
-    """Whether `explain` runs on weights alone and with data; of several stacks, on one that is named."""
+def ask_explain(model: nn.Module, data: Any) -> Answer:
+    """Whether `explain` runs on weights alone and with data."""
     import unsmooth
 
     answer = {}
     for name, given, options in (("weights", None, {}), ("data", data, {"jacobian": False, "spectral_sequences": 1})):
-        said, _ = asked(lambda given=given, options=options: unsmooth.explain(model, given, progress=False, **options))
-        hints = patterns(stacks) if said.startswith("refused") and len(stacks) > 1 else []
-        for hint in hints:
-            again, _ = asked(
-                lambda given=given, options=options, hint=hint: unsmooth.explain(
-                    model, given, progress=False, blocks=hint, **options
-                )
-            )
-            if again == "done" or again.startswith("crashed"):
-                said = "done by pattern" if again == "done" else again
-                break
-        answer[name] = said
+        answer[name], _ = asked(
+            lambda given=given, options=options: unsmooth.explain(model, given, progress=False, **options)
+        )
     return answer

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy
@@ -64,7 +65,8 @@ def measure_curves(model: nn.Module, source: Source, batches: int) -> Curves:
 def _streams(anatomy: Anatomy, source: Source, batches: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
     """Of each batch which tokens are real, and the stream at every layer."""
     with quiet_evaluation(anatomy.model):
-        for _, (_, view) in zip(range(batches), views_of(anatomy, source, torch.device("cpu"), {}), strict=False):
+        for _, views in islice(views_of([anatomy], source, torch.device("cpu"), {}), batches):
+            [(_, view, _)] = views
             outputs = [layer.sites["output"] for layer in view.layers]
             yield view.real_BN, [view.layers[0].sites["input"], *outputs]
 

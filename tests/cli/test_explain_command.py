@@ -53,7 +53,7 @@ def test_the_bundled_page_is_data(bert_folder: Path, capsys: pytest.CaptureFixtu
     content = json.loads(capsys.readouterr().out)
     assert content["manifest"]["data"]["sequences"] == 4
     assert content["manifest"]["data"]["tokens"] <= 4 * 12
-    assert content["stack"] is None
+    assert content["growth"] is None
     assert all(layer["gains"] is None for layer in content["layers"])
 
 

@@ -14,7 +14,9 @@ import transformers
 import unsmooth
 from tests.models.stack_entries import STACK_ENTRIES
 from unsmooth.cli.app import run
+from unsmooth.cli.explain_tables import print_explanation, print_verdicts
 from unsmooth.cli.tables import print_models, print_scan
+from unsmooth.report import write_report
 from unsmooth.report.series import series_of
 
 BY_NAME = {entry.name: entry for entry in STACK_ENTRIES}
@@ -62,7 +64,6 @@ def test_texts_run_the_encoder_and_a_note_says_so(t5_folder: Path, page: Path, c
     ("more", "message"),
     [
         (["--fail-if", "mean_cosine@decoder:last>0"], "a known stack of this scan but got 'decoder'"),
-        (["--explain"], "one stack of Transformer blocks"),
         (["--explain", "--blocks", "decoder.block.*"], "t5 blocks with cross-attention"),
         (["--blocks", "decoder.block.*"], "Expected 'decoder_input_ids' in each batch, which the decoder reads"),
     ],
@@ -110,6 +111,20 @@ def test_stages_have_a_column(capsys: Any) -> None:
         ("1", "4"),
         ("2", "5"),
     ]
+
+
+def test_every_stack_has_its_explanation(tmp_path: Path, capsys: Any) -> None:
+    entry = BY_NAME["clip"]
+    found = unsmooth.explain(entry.model(), entry.batch(), name="clip", jacobian=False, progress=False)
+    print_explanation(found, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    print_verdicts({"one": found, "two": found}, None)
+    side_by_side = " ".join(capsys.readouterr().out.split())
+    page = write_report([], tmp_path / "report.html", explanations=[found]).read_text(encoding="utf-8")
+    for stack in ("text", "vision"):
+        assert f"clip · {stack} — why, by layer" in printed
+        assert f"one · {stack}" in side_by_side
+        assert f'<article class="why" aria-label="Why: clip · {stack}">' in page
 
 
 def test_every_stack_is_a_curve_of_its_own(both: unsmooth.Scan) -> None:

@@ -74,7 +74,7 @@ def test_nan_activations_are_never_a_measurement() -> None:
     assert explanation.notes[0] == (
         f"NaN or Inf activations first at layer 2 ({len(streams())}): from there on these sequences are left out."
     )
-    assert explanation.stack is None
+    assert explanation.growth is None
     assert any("stack" in note for note in explanation.notes)
     assert "whole stack" not in explanation.sentence
     assert "activations were NaN or Inf, so nothing measured is told" in explanation.sentence
@@ -120,7 +120,7 @@ def test_blocks_by_pattern_are_measured_without_a_verdict() -> None:
         assert layer.measured is not None
         assert layer.predicted["T4"] == pytest.approx(layer.logit_change, abs=1e-6)
         assert set(layer.predicted) == {"T0", "T1", "T2", "T4"}  # nobody knows the maps
-    assert explanation.stack is not None
+    assert explanation.growth is not None
     assert any("No attention map" in note for note in explanation.notes)
     only_weights = found(nn.Sequential(Mixer(), Mixer()), blocks="*")
     assert [layer.verdict for layer in only_weights.layers] == ["undecided"] * 2
@@ -248,7 +248,7 @@ def test_blocks_that_cannot_be_differentiated_are_noted() -> None:
     assert first.gains is None
     assert second.gains is not None
     assert set(first.predicted) == set(second.predicted) == {"T0", "T1", "T2", "T4"}
-    assert explanation.stack is None
+    assert explanation.growth is None
     said = " ".join(explanation.notes)
     assert "The Jacobian of layer 1 could not be had" in said
     assert "Growth over the stack could not be had" in said

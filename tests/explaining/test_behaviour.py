@@ -43,8 +43,8 @@ def test_every_family_is_explained_whole(entry: Entry) -> None:
     values = list(numbers((*explanation.layers, *explanation.heads)))
     assert len(values) > 50
     assert not any(map(math.isnan, values))
-    assert explanation.stack is not None
-    assert math.isfinite(explanation.stack.margin)
+    assert explanation.growth is not None
+    assert math.isfinite(explanation.growth.margin)
     assert {one.layers for one in explanation.skills} == {entry.calls}
     without = found(entry.model())
     assert all(layer.verdict in ("smoothing", "sharpening", "preserving", "undecided") for layer in without.layers)
@@ -165,4 +165,4 @@ def test_texts_and_a_name_for_the_model(bert_folder: Any, texts: list[str]) -> N
 def test_jacobians_only_where_asked_for() -> None:
     explanation = found(encoder(), streams(), jacobian=False)
     assert all(layer.gains is None for layer in explanation.layers)
-    assert explanation.stack is None
+    assert explanation.growth is None

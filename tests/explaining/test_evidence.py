@@ -111,9 +111,9 @@ def test_what_stands_in_padding_does_not_matter(name: str, padding: Padding) -> 
         assert vars(other.gains) == pytest.approx(vars(one.gains), rel=1e-3, abs=1e-4)
         assert other.mean_modulus == pytest.approx(one.mean_modulus, rel=1e-4)
         assert other.rest_modulus == pytest.approx(one.rest_modulus, rel=1e-3)
-    assert found[0].stack is not None
-    assert found[1].stack is not None
-    assert found[1].stack.margin == pytest.approx(found[0].stack.margin, abs=1e-3)
+    assert found[0].growth is not None
+    assert found[1].growth is not None
+    assert found[1].growth.margin == pytest.approx(found[0].growth.margin, abs=1e-3)
 
 
 def test_padding_itself_does_not_matter() -> None:
@@ -151,8 +151,8 @@ def test_jacobians_wait_for_a_batch_with_differences() -> None:
     model = encoder()
     found = explain(model, [streams(2, 1), streams(2, 5)], progress=False)
     assert all(layer.gains is not None and layer.gains.rest > 0 for layer in found.layers)
-    assert found.stack is not None
-    assert np.isfinite(found.stack.margin)
+    assert found.growth is not None
+    assert np.isfinite(found.growth.margin)
 
 
 def test_only_single_tokens_is_an_error() -> None:

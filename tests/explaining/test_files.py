@@ -13,7 +13,7 @@ import torch
 
 from tests.explaining.seeing import encoder, streams
 from unsmooth import UnsmoothError, explain, load_explanation
-from unsmooth.explaining import TIERS, Breakdown, Explanation, Gains, HeadFinding, LayerFinding, Stack
+from unsmooth.explaining import TIERS, Breakdown, Explanation, Gains, Growth, HeadFinding, LayerFinding
 from unsmooth.explaining.files import to_json
 
 NAN = math.nan
@@ -52,7 +52,7 @@ def test_round_trip(found: Explanation, tmp_path: Path) -> None:
 def test_round_trip_without_data(of_weights: Explanation, tmp_path: Path) -> None:
     read = load_explanation(of_weights.save(tmp_path))
     assert same(read, of_weights)
-    assert read.stack is None
+    assert read.growth is None
     assert read.skills == ()
     assert read.layers[0].gains is None
     assert read.heads[0].second_eigenvalue is None
@@ -71,20 +71,20 @@ def test_round_trip_of_numbers_that_are_none(found: Explanation, tmp_path: Path)
     head = replace(
         found.heads[0], feature_eigenvalue=complex(1.0, NAN), token_eigenvalue=None, margin=NAN, condition=NAN
     )
-    broken = replace(found, layers=(layer,), heads=(head,), stack=Stack(NAN, 0.5, 3))
+    broken = replace(found, layers=(layer,), heads=(head,), growth=Growth(NAN, 0.5, 3))
     read = load_explanation(broken.save(tmp_path))
     assert same(read.layers, broken.layers)
     assert same(read.heads, broken.heads)
-    assert same(read.stack, broken.stack)
-    assert read.stack is not None
-    assert math.isnan(read.stack.margin)
+    assert same(read.growth, broken.growth)
+    assert read.growth is not None
+    assert math.isnan(read.growth.margin)
 
 
 def test_json_has_only_what_json_has(found: Explanation) -> None:
     broken = replace(found, layers=(replace(found.layers[0], margin=NAN, mean_modulus=math.inf),))
     text = json.dumps(to_json(broken), allow_nan=False)
     content = json.loads(text)
-    assert content["format"] == 2
+    assert content["format"] == 3
     assert content["layers"][0]["margin"] is None
     pair = content["heads"][0]["feature_eigenvalue"]
     assert complex(*pair) == found.heads[0].feature_eigenvalue
@@ -93,7 +93,7 @@ def test_json_has_only_what_json_has(found: Explanation) -> None:
 def test_frame_of_layers(found: Explanation) -> None:
     frame = found.to_frame()
     assert frame["layer"].tolist() == [1, 2]
-    plain = {item.name for item in fields(LayerFinding)} - {"eigenvalues", "gains", "breakdown", "predicted"}
+    plain = {item.name for item in fields(LayerFinding)} - {"eigenvalues", "gains", "breakdown", "predicted", "stack"}
     nested = {f"gains_{item.name}" for item in fields(Gains)} | {f"breakdown_{item.name}" for item in fields(Breakdown)}
     assert set(frame.columns) == plain | nested | {"measured"} | {f"predicted_{name}" for name in TIERS}
     row = frame.iloc[1]
@@ -106,7 +106,7 @@ def test_frame_of_layers(found: Explanation) -> None:
 
 def test_frame_of_heads(found: Explanation) -> None:
     frame = found.to_frame("heads")
-    assert list(frame.columns) == [item.name for item in fields(HeadFinding)]
+    assert list(frame.columns) == [item.name for item in fields(HeadFinding) if item.name != "stack"]
     assert list(zip(frame["layer"], frame["head"], strict=True)) == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert frame["feature_eigenvalue"].tolist() == [head.feature_eigenvalue for head in found.heads]
 
@@ -139,9 +139,9 @@ def test_csv_are_the_frames(found: Explanation, tmp_path: Path) -> None:
         b"[]",
         b'"text"',
         b"\xff\xfe\x00broken",
-        b'{"format": 2}',
+        b'{"format": 3}',
         b'{"format": 99}',
-        b'{"format": 2, "name": "x", "layers": [{}], "heads": []}',
+        b'{"format": 3, "name": "x", "layers": [{}], "heads": []}',
     ],
 )
 def test_broken_files_are_told_in_one_line(content: bytes, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Explanations of one stack of several, and of one stage."""
+"""Explanations of several stacks, of one of them, and of one stage."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import unsmooth
 from tests.models.stack_entries import STACK_ENTRIES
 from unsmooth.errors import UnsmoothError
+from unsmooth.explaining import Explanation, load_explanation
 
 BY_NAME = {entry.name: entry for entry in STACK_ENTRIES}
 # Not asked for: how a block reacts to small changes takes long and is tested elsewhere.
@@ -52,9 +55,57 @@ def test_the_padding_of_an_encoder_is_its_own() -> None:
     assert [one.measured for one in both.layers] == pytest.approx([one.measured for one in alone.layers], abs=1e-9)
 
 
-def test_several_stacks_are_not_explained_as_one() -> None:
-    with pytest.raises(UnsmoothError, match=r"Try blocks='encoder.block.\*'"):
-        unsmooth.explain(BY_NAME["t5-relu"].model(), **QUICK)
+TOWERS = {"text": "text_model.encoder.layers.*", "vision": "vision_model.encoder.layers.*"}
+
+
+@pytest.fixture(scope="module")
+def towers() -> Explanation:
+    entry = BY_NAME["clip"]
+    return unsmooth.explain(entry.model(), entry.batch(), name="clip", **QUICK)
+
+
+def test_every_stack_of_a_model_is_explained_by_itself(towers: Explanation) -> None:
+    entry = BY_NAME["clip"]
+    assert [one.stack for one in towers.stacks] == [*TOWERS]
+    assert [one.name for one in towers.stacks] == ["clip · text", "clip · vision"]
+    for one in towers.stacks:
+        alone = unsmooth.explain(entry.model(), entry.batch(), blocks=TOWERS[one.stack], **QUICK)
+        assert [layer.layer for layer in one.layers] == [*range(1, len(alone.layers) + 1)]
+        assert replace(one, name="", sentence="", manifest={}) == replace(alone, name="", sentence="", manifest={})
+    assert towers.layers == tuple(layer for one in towers.stacks for layer in one.layers)
+    assert towers.sentence.startswith("Text: clip · text: measured")
+
+
+def test_several_stacks_are_written_and_read(towers: Explanation, tmp_path: Path) -> None:
+    read = load_explanation(towers.save(tmp_path))
+    assert read.stacks == towers.stacks
+    assert read.layers == towers.layers
+    assert towers.to_frame()["stack"].tolist() == [layer.stack for layer in towers.layers]
+    assert set(towers.to_frame("heads")["stack"]) == {*TOWERS}
+
+
+def test_several_stacks_are_explained_from_weights() -> None:
+    found = unsmooth.explain(BY_NAME["clip"].model(), **QUICK)
+    assert [len(one.layers) for one in found.stacks] == [2, 3]
+    assert all("weights only" in one.sentence for one in found.stacks)
+
+
+def test_a_stack_that_does_not_run_is_left_out_by_name() -> None:
+    entry = BY_NAME["clip"]
+    texts = {name: value for name, value in entry.batch().items() if name != "pixel_values"}
+    found = unsmooth.explain(entry.model(), texts, **QUICK)
+    assert {one.stack for one in found.layers} == {"text"}
+    assert not found.stacks
+    assert found.notes == ("The vision stack was not run: the data has no 'pixel_values'.",)
+
+
+def test_a_decoder_that_reads_another_stack_is_left_out_by_name() -> None:
+    entry = BY_NAME["t5-relu"]
+    found = unsmooth.explain(entry.model(), entry.batch(), **QUICK)
+    alone = unsmooth.explain(entry.model(), entry.batch(), blocks="encoder.block.*", **QUICK)
+    assert found.layers == alone.layers
+    (note,) = found.notes
+    assert note.startswith("The decoder stack was not explained. Expected blocks of attention and MLP alone")
 
 
 def test_what_cross_attention_does_is_not_explained() -> None:

@@ -146,7 +146,7 @@ def test_a_block_run_again_does_what_it_did(host: str, name: str) -> None:
 def test_jacobians_of_what_blocks_hand_each_other() -> None:
     found = explained(unsmooth.apply(gpt2(), "neutreno"), "gpt2")
     assert not any("could not" in note for note in found.notes)
-    assert found.stack is not None
+    assert found.growth is not None
     # A block that runs again has what earlier ones handed on, so it does again what it did.
     for layer in found.layers:
         assert layer.predicted["T4"] == pytest.approx(layer.logit_change, abs=1e-4)

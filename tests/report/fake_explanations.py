@@ -12,10 +12,10 @@ from unsmooth.explaining.result import (
     Breakdown,
     Explanation,
     Gains,
+    Growth,
     HeadFinding,
     LayerFinding,
     Skill,
-    Stack,
 )
 
 DEPTH, HEADS, WIDTH = 6, 4, 48
@@ -104,7 +104,7 @@ def full_explanation(name: str = "all-MiniLM-L6-v2") -> Explanation:
             Skill("persistence", "what the layer before did", 6, -3.0, 0.25, 0.25),
             Skill("verdicts", "which modes would grow fastest", 6, None, 1.0, 1.0),
         ),
-        stack=Stack(0.3, -0.1, DEPTH),
+        growth=Growth(0.3, -0.1, DEPTH),
         manifest={"model": {"id": "sentence-transformers/all-MiniLM-L6-v2"}, "data": {"sequences": 16}},
         notes=("Attention was taken from 16 sequences.",),
         sentence=f"Of {DEPTH} layers of {name} three make tokens alike and three keep them apart.",
@@ -125,7 +125,7 @@ def weights_alone(name: str = "from weights") -> Explanation:
         layers=tuple(replace(one, **nothing, predicted={}) for one in whole.layers),
         heads=tuple(replace(one, **unknown) for one in whole.heads),
         skills=(),
-        stack=None,
+        growth=None,
         manifest={},
         notes=(),
     )
@@ -169,7 +169,7 @@ def hostile_explanation() -> Explanation:
             Skill("T2", f"knows {HOSTILE}", 6, NAN, 0.6, 0.6),
             Skill("persistence", f"knows {HOSTILE}", 6, -math.inf, 0.25, 0.25),
         ),
-        stack=Stack(NAN, math.inf, 6),
+        growth=Growth(NAN, math.inf, 6),
         manifest={HOSTILE: [HOSTILE, NAN]},
         notes=(f"note {HOSTILE}",),
         sentence=f"Why {HOSTILE} & co \u2028 differ.",

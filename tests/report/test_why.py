@@ -25,7 +25,7 @@ from tests.report.fake_explanations import (
 from tests.report.fakes import HOSTILE, NAN, full_scan, plain_scan
 from tests.report.test_html import block, without_runtime
 from unsmooth.errors import UnsmoothError
-from unsmooth.explaining.result import Explanation, Stack
+from unsmooth.explaining.result import Explanation, Growth
 from unsmooth.report import report_html, save_why_figures, why_figures
 from unsmooth.report.charts import chart_svg
 from unsmooth.report.why.rows import disc_rows, frame_rows, prediction_rows, smallest_token_eigenvalue, thinned
@@ -309,10 +309,10 @@ def test_page_of_an_ordinary_explanation_leaves_nothing_out() -> None:
 
 
 def test_growth_over_the_stack_in_words() -> None:
-    text = stack_in_words(Stack(math.log(2), math.log(0.5), 3))
+    text = stack_in_words(Growth(math.log(2), math.log(0.5), 3))
     assert "the token mean grows by a factor of 2 a layer" in text
     assert "what differs between tokens by 0.5" in text
     assert "the token mean outgrows the rest by a factor of 64 in all" in text  # (2 / 0.5)³
-    assert "the rest outgrows the token mean" in stack_in_words(Stack(0.0, 0.1, 3))
-    assert "neither outgrows" in stack_in_words(Stack(0.1, 0.1, 3))
-    assert "not finite" in stack_in_words(Stack(NAN, 0.1, 3))
+    assert "the rest outgrows the token mean" in stack_in_words(Growth(0.0, 0.1, 3))
+    assert "neither outgrows" in stack_in_words(Growth(0.1, 0.1, 3))
+    assert "not finite" in stack_in_words(Growth(NAN, 0.1, 3))

@@ -91,7 +91,7 @@ def _finish(found: Found, scans: list[Scan], out: Path | None, as_json: bool, qu
         typer.echo(json.dumps(_as_json(found), allow_nan=False))
     elif not quiet:
         _print(found, out)
-    broken = [note for one in found.values() for note in one.notes if note.startswith("NaN")]
+    broken = [note for one in found.values() for part in one.parts for note in part.notes if note.startswith("NaN")]
     if broken:
         say(f"unsmooth: {' '.join(broken)}", err=True)
     return EXIT_FOUND if broken else 0
@@ -124,7 +124,8 @@ def _write(found: Found, scans: list[Scan], out: Path) -> None:
 
         write_report(scans, out / "report.html", explanations=list(found.values()))
         for which, one in found.items():
-            save_why_figures(one, folders[which] / "figures")
+            for part in one.parts:
+                save_why_figures(part, folders[which] / "figures" / (part.stack if one.stacks else ""))
     except UnsmoothError as error:
         # The numbers are safe; a missing chart library is no reason to lose them.
         say(f"unsmooth: no report: {error}", err=True)

@@ -21,27 +21,30 @@ _STYLES = {"smoothing": "yellow", "sharpening": "cyan", "preserving": "dim", "un
 
 
 def print_explanation(explanation: Explanation, out: Path | None) -> None:
-    """What foretells the layers best, the layers, how well each tier does, the notes and the sentence."""
+    """What foretells the layers best, the layers, how well each tier does, by stack; notes and sentence."""
     console = Console()
-    if told := lead(explanation.skills):
-        console.print(f"[bold]{escape(told[0].upper() + told[1:])}.[/bold]")
-    console.print(_layers(explanation))
-    console.print(
-        "mean, rest: growth of the fastest mode in which all tokens are equal, and of the fastest other one; margin: "
-        "log of their ratio; σ: what the norm divides the stream by; foretold, measured: change of logit t_sim.",
-        style="dim",
-    )
-    if judged := verdicts_judged(explanation.skills):
-        console.print(judged)
-    if explanation.skills:
-        console.print(_skills(explanation.skills))
-    else:
-        console.print("No tier was scored: that needs data.", style="dim")
-    if explanation.stack is not None:
-        console.print(
-            f"Through {explanation.stack.layers} layers: exponent {spoken(explanation.stack.mean_exponent, 3)} a layer "
-            f"for the token mean, {spoken(explanation.stack.rest_exponent, 3)} for what differs."
-        )
+    for one in explanation.parts:
+        if told := lead(one.skills):
+            console.print(f"[bold]{escape(told[0].upper() + told[1:])}.[/bold]")
+        console.print(_layers(one))
+        if one is explanation.parts[0]:
+            console.print(
+                "mean, rest: growth of the fastest mode in which all tokens are equal, and of the fastest other one; "
+                "margin: log of their ratio; σ: what the norm divides the stream by; foretold, measured: change of "
+                "logit t_sim.",
+                style="dim",
+            )
+        if judged := verdicts_judged(one.skills):
+            console.print(judged)
+        if one.skills:
+            console.print(_skills(one.skills))
+        else:
+            console.print("No tier was scored: that needs data.", style="dim")
+        if one.growth is not None:
+            console.print(
+                f"Through {one.growth.layers} layers: exponent {spoken(one.growth.mean_exponent, 3)} a layer for the "
+                f"token mean, {spoken(one.growth.rest_exponent, 3)} for what differs."
+            )
     print_ending(console, explanation.notes, explanation.sentence, out)
 
 
@@ -51,6 +54,9 @@ def print_verdicts(named: Mapping[str, Explanation], out: Path | None) -> None:
     Verdicts that do not hold on a model are not shown; its sentence says what does.
     """
     console = Console()
+    named = {
+        f"{name} · {part.stack}" if one.stacks else name: part for name, one in named.items() for part in one.parts
+    }
     every = [layer for one in named.values() for layer in one.layers]
     measured = any(layer.logit_change is not None for layer in every)
     # In a narrow terminal every verdict would break in two; margins are in the files and the report.

@@ -72,7 +72,7 @@ def scan(
     check_names("metric", [*split_at_commas(metrics or ""), *(re.split("[@<>]", text)[0] for text in fail_if or ())])
     check_names("remedy", with_)
     check_names("preset", None if preset is None else [preset])
-    from unsmooth.models import find_anatomy, find_stacks
+    from unsmooth.models import find_stacks
     from unsmooth.scanning import scan as run_scan
     from unsmooth.scanning.assemble import model_name
     from unsmooth.scanning.condition import Condition
@@ -115,7 +115,7 @@ def scan(
                 if explain:
                     from unsmooth.explaining.run import check_explainable
 
-                    check_explainable(find_anatomy(model, showing.blocks), with_data=True)  # before it is paid for
+                    check_explainable(find_stacks(model, showing.blocks), with_data=True)  # before it is paid for
                 found.scans[found.now] = run_scan(
                     model,
                     data,

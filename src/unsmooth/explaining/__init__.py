@@ -6,10 +6,10 @@ from unsmooth.explaining.result import (
     Breakdown,
     Explanation,
     Gains,
+    Growth,
     HeadFinding,
     LayerFinding,
     Skill,
-    Stack,
 )
 from unsmooth.explaining.run import explain
 from unsmooth.explaining.tiers import TIERS
@@ -20,10 +20,10 @@ __all__ = [
     "Breakdown",
     "Explanation",
     "Gains",
+    "Growth",
     "HeadFinding",
     "LayerFinding",
     "Skill",
-    "Stack",
     "explain",
     "load_explanation",
 ]

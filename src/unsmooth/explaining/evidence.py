@@ -15,7 +15,7 @@ from unsmooth.explaining.breakdown import break_down
 from unsmooth.explaining.growth import stack_growth
 from unsmooth.explaining.jacobian import BlockMap, Split, gains
 from unsmooth.explaining.observe import BatchView, LayerView
-from unsmooth.explaining.result import Gains, Stack
+from unsmooth.explaining.result import Gains, Growth
 from unsmooth.explaining.tiers import TIERS, foretell, logit_similarity
 from unsmooth.explaining.weights import Weights, branch_scale, rebuilding_error, stream_scale
 from unsmooth.functional import escalation_rate, mean_cosine
@@ -64,7 +64,7 @@ class Evidence:
     tokens: int = 0
     skipped: int = 0
     notes: dict[str, None] = field(default_factory=dict)
-    stack: Stack | None = None
+    growth: Growth | None = None
     digests: list[bytes] = field(default_factory=list)
     broken_at: dict[int, int] = field(default_factory=dict)
     drawing: dict[str, torch.Generator] = field(
@@ -94,7 +94,7 @@ class Evidence:
                 real_BN = (view.real_BN & good_B.unsqueeze(-1)).to(layer.sites["output"].device)
                 self._add_layer(number, found, layer, real_BN, weights[layer.path], spectral_sequences, jacobian)
         self._foretell(view, whole, weights)
-        if jacobian and self.stack is None:
+        if jacobian and self.growth is None:
             self._follow_stack(replace(view, real_BN=view.real_BN & whole[-1].unsqueeze(-1)))
 
     def _add_layer(
@@ -236,7 +236,7 @@ class Evidence:
             self.notes[f"Growth over the stack could not be had: {_first_line(error)}."] = None
             return
         if math.isfinite(found.margin):
-            self.stack = found
+            self.growth = found
         else:
             self.notes["Growth over the stack could not be had: on the way it is zero, NaN or Inf."] = None
 

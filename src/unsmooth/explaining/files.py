@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from unsmooth.explaining.result import Explanation
 from unsmooth.files import Saved, check_writable, finite, write_whole
 from unsmooth.schema import parse
 
-FORMAT = 2
+FORMAT = 3
 _SAVED = Saved("explanation", "Explanation.save", "explain", "explaining again", FORMAT)
 
 
@@ -35,7 +35,13 @@ def load_explanation(folder: str | Path) -> Explanation:
 
 def to_json(found: Explanation) -> dict[str, Any]:
     """Everything an explanation holds, in types that JSON has: complex numbers as pairs, NaN as null."""
-    return {"format": FORMAT, **finite(_pairs(asdict(found)))}
+    whole: dict[str, Any] = finite(_pairs(asdict(found)))
+    # Their layers and heads are among those above, and the manifest is the same.
+    whole["stacks"] = [{key: value for key, value in one.items() if key not in _SHARED} for one in whole["stacks"]]
+    return {"format": FORMAT, **whole}
+
+
+_SHARED = ("layers", "heads", "manifest", "stacks")
 
 
 def _pairs(value: Any) -> Any:
@@ -49,7 +55,22 @@ def _pairs(value: Any) -> Any:
 
 
 def _from_json(content: Mapping[str, Any]) -> Explanation:
-    found = parse(Explanation, {name: value for name, value in content.items() if name != "format"})
+    stacks = parse(tuple[dict[str, Any], ...], content.get("stacks", ()), where="stacks")
+    found = parse(Explanation, {name: value for name, value in content.items() if name not in ("format", "stacks")})
+    parts = [parse(Explanation, {**one, "layers": (), "heads": ()}, where="stacks") for one in stacks]
+    found = replace(found, stacks=tuple(_part(found, one) for one in parts))
+    for one in found.parts:
+        _check(one)
+    return found
+
+
+def _part(whole: Explanation, one: Explanation) -> Explanation:
+    layers = tuple(layer for layer in whole.layers if layer.stack == one.stack)
+    heads = tuple(head for head in whole.heads if head.stack == one.stack)
+    return replace(one, layers=layers, heads=heads, manifest=whole.manifest)
+
+
+def _check(found: Explanation) -> None:
     layers = Counter(one.layer for one in found.layers)
     heads = Counter((one.layer, one.head) for one in found.heads)
     wrong = {
@@ -61,4 +82,3 @@ def _from_json(content: Mapping[str, Any]) -> Explanation:
     }
     if missing := next((what for what, is_wrong in wrong.items() if is_wrong), None):
         raise expected(f"{missing} in an explanation", "another", "explaining again")
-    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -19,51 +20,97 @@ from unsmooth.explaining.tiers import TIERS
 from unsmooth.explaining.weights import Folded, Weights, fold
 from unsmooth.explaining.words import change, reason, sentence
 from unsmooth.models import Anatomy, ValueProjection
-from unsmooth.scanning.assemble import model_name
+from unsmooth.scanning.assemble import model_name, not_run
 from unsmooth.scanning.data import Source
 from unsmooth.scanning.manifest import cut_note
+from unsmooth.scanning.together import notes_together, sentences_together
+
+
+@dataclass
+class Explained:
+    """One stack, and what data and weights say of it."""
+
+    anatomy: Anatomy
+    evidence: Evidence = field(default_factory=Evidence)
+    weights: Sequence[Weights] = ()
 
 
 def assemble(
     module: nn.Module,
-    anatomy: Anatomy,
-    weights: Sequence[Weights],
-    evidence: Evidence,
+    explained: Sequence[Explained],
+    refused: Mapping[str, UnsmoothError],
     source: Source | None,
     name: str | None,
 ) -> Explanation:
-    """Verdicts for every layer that ran, or for every block where there is no data."""
-    called = name or model_name(module)
-    by_path = {one.path: one for one in weights}
-    seen: Sequence[LayerEvidence] = evidence.layers or [LayerEvidence(one.path) for one in weights]
+    """Verdicts for every layer that ran, or for every block where there is no data, stack by stack.
+
+    Args:
+        module: The model.
+        explained: Its stacks, with what there is to say of them.
+        refused: Why nothing can be said of others, by their names.
+        source: The data.
+        name: What to call the explanation.
+    """
+    called, several = name or model_name(module), len(explained) + len(refused) > 1
+    out = [f"The {stack} stack was not explained. {error}" for stack, error in refused.items()]
+    some = [one for one in explained if (one.evidence.sequences if source else any(two.values for two in one.weights))]
+    shown = some or list(explained)
+    out += [_left_out(one, source) for one in explained if one not in shown]
+    manifest = build_manifest(module, [one.anatomy for one in shown], [one.evidence for one in shown], source)
+    out += cut_note(manifest["data"] or {})
+    parts = [_of_stack(one, f"{called} · {one.anatomy.stack}" if several else called) for one in shown]
+    parts = [replace(one, manifest=manifest, notes=(*one.notes, *out)) for one in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return Explanation(
+        name=called,
+        layers=tuple(layer for part in parts for layer in part.layers),
+        heads=tuple(head for part in parts for head in part.heads),
+        manifest=manifest,
+        notes=notes_together(parts),
+        sentence=sentences_together(parts),
+        stacks=tuple(parts),
+    )
+
+
+def _left_out(one: Explained, source: Source | None) -> str:
+    if source is None:
+        return f"The {one.anatomy.stack} stack was not explained. {one.weights[0].problem}"
+    if one.evidence.skipped:
+        return f"The {one.anatomy.stack} stack has fewer than two tokens."
+    return not_run(one.anatomy)
+
+
+def _of_stack(explained: Explained, called: str) -> Explanation:
+    evidence, stack = explained.evidence, explained.anatomy.stack
+    by_path = {one.path: one for one in explained.weights}
+    seen: Sequence[LayerEvidence] = evidence.layers or [LayerEvidence(one.path) for one in explained.weights]
     notes = dict(evidence.notes)
     layers: list[LayerFinding] = []
     heads: list[HeadFinding] = []
     for number, found in enumerate(seen, start=1):
-        layer, of_heads = _explain_layer(number, by_path[found.path], found, notes)
-        layers.append(layer)
+        layer, of_heads = _explain_layer(number, by_path[found.path], found, notes, stack)
+        layers.append(replace(layer, stack=stack))
         heads += of_heads
     found_skills = skills(layers)
     if (broken := evidence.broken_note()) is not None:
         notes = {broken: None, **notes}
     if evidence.skipped:
         notes[f"{evidence.skipped} sequences of a single token were left out: one token is always alike."] = None
-    manifest = build_manifest(module, anatomy, evidence, source)
-    notes.update(dict.fromkeys(cut_note(manifest["data"] or {})))
     return Explanation(
         name=called,
         layers=tuple(layers),
         heads=tuple(heads),
         skills=found_skills,
-        stack=evidence.stack,
-        manifest=manifest,
+        growth=evidence.growth,
         notes=tuple(notes),
-        sentence=sentence(called, layers, found_skills, evidence.stack, broken is not None),
+        sentence=sentence(called, layers, found_skills, evidence.growth, broken is not None),
+        stack=stack,
     )
 
 
 def _explain_layer(
-    number: int, weights: Weights, found: LayerEvidence, notes: dict[str, None]
+    number: int, weights: Weights, found: LayerEvidence, notes: dict[str, None], stack: str
 ) -> tuple[LayerFinding, list[HeadFinding]]:
     if weights.values is None or weights.problem is not None:
         notes[f"Layer {number}: {weights.problem}"] = None
@@ -78,7 +125,7 @@ def _explain_layer(
         return _unexplained(number, weights, found), []
     layer = _layer(number, values, folded, spectral, found)
     return layer, [
-        _head(number, head, values, folded, one, spectral.known_rest, found.scale())
+        _head(number, head, values, folded, one, spectral.known_rest, found.scale(), stack)
         for head, one in enumerate(spectral.heads)
     ]
 
@@ -169,6 +216,7 @@ def _head(
     found: HeadSpectra,
     known_rest: bool,
     scale: float | None,
+    stack: str,
 ) -> HeadFinding:
     one = found.dominance
     # A norm after the addition acts on all heads together, so a single head is judged without it.
@@ -187,6 +235,7 @@ def _head(
         token_eigenvalue=one.token_eigenvalue,
         mode_cosine=one.mode_cosine,
         flip_scale=found.flip_scale,
+        stack=stack,
         **found.shape,
         **found.attention,
     )

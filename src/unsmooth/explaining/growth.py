@@ -11,10 +11,10 @@ import torch
 
 from unsmooth.explaining.jacobian import BlockMap, Projection, Split
 from unsmooth.explaining.observe import BatchView
-from unsmooth.explaining.result import Stack
+from unsmooth.explaining.result import Growth
 
 
-def stack_growth(view: BatchView, probes: int = 2, seed: int = 0) -> Stack:
+def stack_growth(view: BatchView, probes: int = 2, seed: int = 0) -> Growth:
     """Mean log growth per layer of both sides over all layers of one batch."""
     split = Split(view.real_BN)
     blocks = [BlockMap(layer, split) for layer in view.layers]
@@ -22,7 +22,7 @@ def stack_growth(view: BatchView, probes: int = 2, seed: int = 0) -> Stack:
     for side, part in (("mean", split.mean_part), ("rest", split.rest_part)):
         logs = [_log_growth(blocks, split, part, seed + probe) for probe in range(probes)]
         exponents[side] = sum(logs) / probes / len(blocks)
-    return Stack(exponents["mean"], exponents["rest"], len(blocks))
+    return Growth(exponents["mean"], exponents["rest"], len(blocks))
 
 
 def _log_growth(blocks: list[BlockMap], split: Split, part: Projection, seed: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,15 +15,17 @@ from unsmooth.scanning.data import Source
 from unsmooth.scanning.manifest import describe_data, describe_model, describe_versions, now
 
 
-def build_manifest(module: nn.Module, anatomy: Anatomy, evidence: Evidence, source: Source | None) -> dict[str, Any]:
+def build_manifest(
+    module: nn.Module, stacks: Sequence[Anatomy], evidence: Sequence[Evidence], source: Source | None
+) -> dict[str, Any]:
     """Model, data, definitions, versions."""
+    longest = max(evidence, key=lambda one: len(one.digests))
+    sequences, tokens = max(one.sequences for one in evidence), sum(one.tokens for one in evidence)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     return {
         "made": now(),
-        "model": describe_model([anatomy], module, device, weight_hash(module)),
-        "data": None
-        if source is None
-        else describe_data(source, evidence.digests, evidence.sequences, evidence.tokens),
+        "model": describe_model(stacks, module, device, weight_hash(module)),
+        "data": None if source is None else describe_data(source, longest.digests, sequences, tokens),
         "definitions": {
             "verdicts": dict(VERDICTS),
             "t_sim": "‖ΠX‖²/‖X‖², Π the mean over the tokens of a sequence that are not padding, special ones included",

@@ -60,7 +60,10 @@ class LayerView:
 
 @dataclass
 class BatchView:
-    """What all layers did to one batch; `real_BN` is True for tokens that are not padding."""
+    """What all layers did to one batch, none where it does not reach this stack of several.
+
+    `real_BN` is True for tokens that are not padding.
+    """
 
     layers: list[LayerView]
     real_BN: Tensor
@@ -115,6 +118,8 @@ def observe(
         handed = watch.real_tokens_BN
     check(handed)
     if not layers:
+        if anatomy.stack:
+            return BatchView([], torch.ones(0, 0, dtype=torch.bool))
         raise none_called()
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)

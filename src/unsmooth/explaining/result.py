@@ -51,6 +51,7 @@ class HeadFinding:
         entropy: Mean row entropy over its maximum.
         random_second_eigenvalue: |μ₂| that one in twenty random Markov matrices of the same size and entropy exceeds.
         softmax_second_eigenvalue: The same of softmaxes of random logits, whose larger entries make it larger.
+        stack: Which of several stacks it is in; else nothing. Likewise for layers.
     """
 
     layer: int
@@ -75,6 +76,7 @@ class HeadFinding:
     entropy: float | None = None
     random_second_eigenvalue: float | None = None
     softmax_second_eigenvalue: float | None = None
+    stack: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ class LayerFinding:
     escalation: float | None = None
     escalation_bound: float | None = None
     rebuilt: float | None = None
+    stack: str = ""
 
     @property
     def measured(self) -> float | None:
@@ -201,7 +204,7 @@ class Skill:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Growth:
     """Growth over the real stack of layers, weights and attention changing from layer to layer.
 
     `mean_exponent` and `rest_exponent` are growth rates per layer (log) of the token mean and of what differs.
@@ -221,26 +224,38 @@ class Stack:
 class Explanation:
     """The result of `unsmooth.explain`.
 
+    Of a model with several stacks (an encoder and a decoder, two towers) `stacks` has one for each, with its own depth,
+    counted from 1; layers, heads and notes of the whole are those of all.
+
     Attributes:
         name: The model's name.
         layers: One finding per layer.
         heads: One finding per head, layer by layer.
         skills: How well each tier foretells the layers of this model, and persistence and the verdicts beside them;
             empty without data.
-        stack: Growth over the whole stack; None without data.
+        growth: Growth over the whole stack; None without data.
         manifest: What was explained: model, weights, data, versions.
         notes: What a reader must know: what was left out, and why.
         sentence: The finding in one sentence.
+        stack: Which of several stacks it is about; else nothing.
+        stacks: One explanation for each stack that could be explained, where there are several.
     """
 
     name: str
     layers: tuple[LayerFinding, ...]
     heads: tuple[HeadFinding, ...]
     skills: tuple[Skill, ...] = ()
-    stack: Stack | None = None
+    growth: Growth | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sentence: str = ""
+    stack: str = ""
+    stacks: tuple[Explanation, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Explanation, ...]:
+        """One explanation for each stack: its own where there is one."""
+        return self.stacks or (self,)
 
     def __repr__(self) -> str:
         head = (
@@ -249,14 +264,15 @@ class Explanation:
         return "\n".join(filter(None, (head, self.sentence)))
 
     def to_frame(self, of: Literal["layers", "heads"] = "layers") -> pandas.DataFrame:
-        """A tidy frame with one row per layer, or per head."""
+        """A tidy frame with one row per layer, or per head; also by `stack` where there are several."""
         import pandas
 
         if of == "heads":
-            return pandas.DataFrame([asdict(one) for one in self.heads], columns=[f.name for f in fields(HeadFinding)])
+            columns = [item.name for item in fields(HeadFinding) if item.name != "stack" or self.stacks]
+            return pandas.DataFrame([asdict(one) for one in self.heads], columns=columns)
         if of != "layers":
             raise expected("'layers' or 'heads'", repr(of), "to_frame('heads')")
-        return pandas.DataFrame([_flat(one) for one in self.layers])
+        return pandas.DataFrame([_flat(one) for one in self.layers]).drop(columns=[] if self.stacks else ["stack"])
 
     def save(self, folder: str | Path) -> Path:
         """Write explanation.json, layers.csv, heads.csv and manifest.json; each appears whole or not at all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.errors import expected
-from unsmooth.explaining.evidence import Evidence
-from unsmooth.explaining.findings import assemble
+from unsmooth.errors import UnsmoothError, expected
+from unsmooth.explaining.findings import Explained, assemble
 from unsmooth.explaining.observe import BatchView, observe
 from unsmooth.explaining.result import Explanation
-from unsmooth.explaining.weights import Weights, read_weights
-from unsmooth.models import Anatomy, find_anatomy, model_of
+from unsmooth.explaining.weights import read_weights
+from unsmooth.models import Anatomy, find_stacks, model_of
 from unsmooth.models.spread import check_device
 from unsmooth.models.stacks import pattern_of
+from unsmooth.models.watch import none_called
 from unsmooth.scanning.calling import (
     as_inputs,
     entry_of,
@@ -29,7 +29,7 @@ from unsmooth.scanning.calling import (
     transformers_core,
     unread_masks,
 )
-from unsmooth.scanning.data import Source, to_device
+from unsmooth.scanning.data import RawBatch, Source, to_device
 from unsmooth.scanning.first_look import first_look
 from unsmooth.scanning.inputs import preprocessing
 from unsmooth.scanning.manifest import hash_batch
@@ -62,6 +62,9 @@ def explain(
     and what each tier of knowledge foretells stands beside the change of logit t_sim that was measured. All tokens
     that are not padding count, special ones too: the operators act on all of them.
 
+    A model with several stacks (an encoder and a decoder, two towers) is explained in each, layers counted from 1. A
+    stack that the data does not run, or that no theory is about, is left out, and a note says so.
+
     Args:
         model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
         data: As for `unsmooth.scan`; None for weights only.
@@ -79,7 +82,7 @@ def explain(
         name: What to call the explanation; default the model's name.
 
     Returns:
-        An `Explanation`.
+        An `Explanation`; of several stacks each has its own in `stacks`.
 
     Example:
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -92,22 +95,36 @@ def explain(
         check_at_least_one(option, value)
     check_at_least_one("spectral_sequences", spectral_sequences)
     module = model_of(model)
-    anatomy = find_anatomy(module, blocks)
-    check_explainable(anatomy, with_data=data is not None)
+    stacks = find_stacks(module, blocks)
+    refused = check_explainable(stacks, with_data=data is not None)
+    stacks = tuple(stack for stack in stacks if stack.stack not in refused)
     source = None
     if data is not None:
-        how = preprocessing(module, [anatomy], tokenizer, image_processor, batch_size, max_length, column)
+        how = preprocessing(module, stacks, tokenizer, image_processor, batch_size, max_length, column)
         source = open_data(data, how)
     effort = Effort(max_batches, spectral_sequences, jacobian, progress)
     with moved(module, None if device is None else check_device(device)) as here, quiet_evaluation(module):
-        weights = read_weights(anatomy)
-        evidence = Evidence()
-        if source is not None:
-            _gather(evidence, anatomy, source, weights, here, effort)
-        return assemble(module, anatomy, weights, evidence, source, name)
+        if source is None:
+            explained = [Explained(stack, weights=read_weights(stack)) for stack in stacks]
+        else:
+            explained = _gather(stacks, source, here, effort, refused)
+        return assemble(module, explained, refused, source, name)
 
 
-def check_explainable(anatomy: Anatomy, with_data: bool) -> None:
+def check_explainable(stacks: Sequence[Anatomy], with_data: bool) -> dict[str, UnsmoothError]:
+    """Why some of several stacks cannot be explained, by their names; raised where none can."""
+    refused = dict[str, UnsmoothError]()
+    for stack in stacks:
+        try:
+            _check_stack(stack, with_data)
+        except UnsmoothError as error:
+            refused[stack.stack] = error
+    if len(refused) == len(stacks):
+        raise refused[stacks[0].stack]
+    return refused
+
+
+def _check_stack(anatomy: Anatomy, with_data: bool) -> None:
     """Refuse blocks that mix in another stack, which no theory accounts for, and layers whose tokens become others."""
     if "cross" in anatomy.sites:
         raise expected(
@@ -136,34 +153,85 @@ class Effort:
 
 
 def _gather(
-    evidence: Evidence, anatomy: Anatomy, source: Source, weights: list[Weights], device: torch.device, effort: Effort
-) -> None:
-    by_path = {one.path: one for one in weights}
+    stacks: Sequence[Anatomy],
+    source: Source,
+    device: torch.device,
+    effort: Effort,
+    refused: dict[str, UnsmoothError],
+) -> list[Explained]:
+    """What data says of each stack; why nothing can be said of one goes to `refused`."""
+    found = dict[str, Explained]()
     most = effort.max_batches
     total = source.batches if most is None else min(source.batches or most, most)
     with progress_bar("explain", total, enabled=effort.progress) as advance:
-        for batch, view in islice(views_of(anatomy, source, device, evidence.notes), most):
-            evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
-            evidence.digests.append(hash_batch(batch))
+        for batch, views in islice(views_of(stacks, source, device, refused), most):
+            for stack, view, told in views:
+                one = found.setdefault(stack.stack, Explained(stack))
+                if not view.layers:
+                    continue
+                # After the pass, which may be the first to reach its blocks.
+                one.weights = one.weights or read_weights(stack)
+                one.evidence.notes.update(told)
+                by_path = {weights.path: weights for weights in one.weights}
+                one.evidence.add(view, by_path, effort.spectral_sequences, effort.jacobian)
+                one.evidence.digests.append(hash_batch(batch))
             advance()
-    if evidence.sequences == 0:
-        raise expected("at least one sequence of two tokens or more", f"{evidence.skipped} shorter ones", "longer data")
+    kept = [one for name, one in found.items() if name not in refused]
+    if refused and not any(one.evidence.digests for one in kept):
+        raise next(iter(refused.values()))
+    if not any(one.evidence.sequences for one in kept):
+        if any(one.evidence.skipped for one in kept):
+            skipped = max(one.evidence.skipped for one in kept)
+            raise expected("at least one sequence of two tokens or more", f"{skipped} shorter ones", "longer data")
+        raise none_called() if kept else expected("at least one batch of data", "none", "data that is not empty")
+    return kept
 
 
 def views_of(
-    anatomy: Anatomy, source: Source, device: torch.device, notes: dict[str, None]
-) -> Iterator[tuple[Any, BatchView]]:
-    """Every batch of `source` and what the blocks of `anatomy` did to it; what is worth telling goes to `notes`."""
-    module = anatomy.model
-    core, stacks = transformers_core(module, anatomy), every_stack(module, [anatomy])
-    seen = replace(anatomy, model=module if core is None else core)
-    for batch in source.read():
-        called, inputs = entry_of(seen.model, stacks, as_inputs(batch, core), [seen])
-        [seen, *others] = first_look(called, [seen], to_device(inputs, device))
-        if others or not (seen.is_known or (seen.flow.is_plain and seen.reads.start is None)):
-            what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
-            hint = "unsmooth.scan, or no data, for verdicts from weights"
-            raise expected(what, f"{seen.host.name} at {pattern_of(next(iter(seen.blocks)))!r}", hint)
-        selection, told = select_and_tell(inputs, "all", frozenset(), seen)
-        notes.update(told | unread_masks(inputs, "all", [seen.reads]))
-        yield batch, observe(seen, to_device(inputs, device), selection.real_BN, called, selection.check_padding)
+    stacks: Sequence[Anatomy], source: Source, device: torch.device, refused: dict[str, UnsmoothError]
+) -> Iterator[tuple[RawBatch, Iterator[tuple[Anatomy, BatchView, dict[str, None]]]]]:
+    """Every batch of `source`, and what the blocks of each stack did to it, with what is worth telling of that.
+
+    Each stack is watched in a pass of its own, when it is asked for. Why one of several cannot be goes to `refused`.
+    """
+    module = stacks[0].model
+    core, every = transformers_core(module, *stacks), every_stack(module, stacks)
+    seen = [replace(stack, model=module if core is None else core) for stack in stacks]
+    for number, batch in enumerate(source.read()):
+        called, inputs = entry_of(seen[0].model, every, as_inputs(batch, core), seen)
+        on_device = to_device(inputs, device)
+        if number == 0:
+            seen = first_look(called, seen, on_device)
+
+        yield batch, _views(called, inputs, on_device, [stack for stack in seen if stack.stack not in refused], refused)
+
+
+def _views(
+    called: nn.Module,
+    inputs: RawBatch,
+    on_device: RawBatch,
+    stacks: Sequence[Anatomy],
+    refused: dict[str, UnsmoothError],
+) -> Iterator[tuple[Anatomy, BatchView, dict[str, None]]]:
+    unread = unread_masks(inputs, "all", [stack.reads for stack in stacks])
+    for stack in stacks:
+        try:
+            _check_seen(stack, stacks)
+            selection, told = select_and_tell(inputs, "all", frozenset(), stack)
+            view = observe(stack, on_device, selection.real_BN, called, selection.check_padding)
+            _check_stack(stack, with_data=True)  # once more, where this pass is the first to reach its blocks
+        except UnsmoothError as error:
+            if len(stacks) == 1:
+                raise
+            refused[stack.stack] = error
+        else:
+            yield stack, view, told | unread
+
+
+def _check_seen(stack: Anatomy, every: Sequence[Anatomy]) -> None:
+    _check_stack(stack, with_data=True)
+    alone = not any(other is not stack and other.blocks is stack.blocks for other in every)
+    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.reads.start is None))):
+        what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
+        hint = "unsmooth.scan, or no data, for verdicts from weights"
+        raise expected(what, f"{stack.host.name} at {pattern_of(next(iter(stack.blocks)))!r}", hint)

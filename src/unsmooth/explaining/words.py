@@ -6,7 +6,7 @@ import cmath
 import math
 from collections.abc import Sequence
 
-from unsmooth.explaining.result import LayerFinding, Skill, Stack
+from unsmooth.explaining.result import Growth, LayerFinding, Skill
 from unsmooth.explaining.score import PERSISTENCE, VERDICTS, beats_persistence, best_tier, skill_of
 from unsmooth.numbers import Precision, spoken
 from unsmooth.spectra import Dominance
@@ -81,7 +81,7 @@ def _spoken(value: complex) -> str:
 
 
 def sentence(
-    name: str, layers: Sequence[LayerFinding], skills: Sequence[Skill], stack: Stack | None, broken: bool = False
+    name: str, layers: Sequence[LayerFinding], skills: Sequence[Skill], growth: Growth | None, broken: bool = False
 ) -> str:
     """The finding in one sentence: what was measured, what foretells it on this model, and only then the verdicts.
 
@@ -89,7 +89,7 @@ def sentence(
         name: The model's name.
         layers: Their findings.
         skills: How well each tier foretells what was measured.
-        stack: Growth over all layers.
+        growth: Growth over all layers.
         broken: Whether activations were NaN or Inf; then nothing that was measured is told.
     """
     counts = {verdict: sum(one.verdict == verdict for one in layers) for verdict in _ORDER}
@@ -105,8 +105,8 @@ def sentence(
         text += f"; {told}"
     if verdicts_hold(skills):
         text += f"; taken alone, of {len(layers)} layers {said}"
-    if stack is not None:
-        way = "outgrows" if stack.margin > 0 else "is outgrown by"
+    if growth is not None:
+        way = "outgrows" if growth.margin > 0 else "is outgrown by"
         text += f"; over the whole stack a change of the token mean {way} differences between tokens"
     return text + "."
 

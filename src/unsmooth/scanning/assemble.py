@@ -49,7 +49,7 @@ def assemble(
     if not ran:
         raise expected("at least one batch of data", "none", "data that is not empty")
     name = plan.name or model_name(model)
-    unread = tuple(_not_run(anatomy) for anatomy, collector in watched if collector.state is None)
+    unread = tuple(not_run(anatomy) for anatomy, collector in watched if collector.state is None)
     if long := [one for one in ran if one[2].length_counts()]:
         unread += tuple(f"The {one[0].stack} stack has fewer than two tokens." for one in ran if one not in long)
         ran = long
@@ -120,7 +120,8 @@ def _check_fit(metrics: Sequence[BoundMetric], parts: Sequence[Scan]) -> None:
             )
 
 
-def _not_run(anatomy: Anatomy) -> str:
+def not_run(anatomy: Anatomy) -> str:
+    """What a reader must know of a stack that the data does not reach."""
     missing = f": the data has no {anatomy.reads.tokens!r}" if anatomy.is_known or anatomy.reads != TEXT else ""
     return f"The {anatomy.stack} stack was not run{missing}."
 

@@ -33,9 +33,9 @@ class Part:
     figures: Mapping[str, Sequence[Panel]]
 
     @property
-    def stack(self) -> str | None:
+    def growth(self) -> str | None:
         """The growth over the stack in words; None without data."""
-        return None if self.explanation.stack is None else stack_in_words(self.explanation.stack)
+        return None if self.explanation.growth is None else stack_in_words(self.explanation.growth)
 
     @property
     def verdicts_missing(self) -> str:
@@ -50,10 +50,11 @@ class Part:
 
 
 def parts_of(explanations: Sequence[Explanation], font: str, budget: int) -> tuple[list[Part], dict[str, Any]]:
-    """Every explanation with its pictures, and what the script draws them from, in about `budget` bytes.
+    """Every explanation, by stack, with its pictures, and what the script draws them from, in about `budget` bytes.
 
     Of large models less is drawn, as captions say, until it fits: a page must open everywhere.
     """
+    explanations = [part for one in explanations for part in one.parts]
     layers = max(1, sum(len(one.layers) for one in explanations))
     for points, letters, heads in _LEVELS:
         limits = Limits(max(20, points // layers), letters // max(1, len(explanations)), heads)

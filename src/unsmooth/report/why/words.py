@@ -11,7 +11,7 @@ from unsmooth.numbers import spoken
 from unsmooth.report.series import number, printable
 
 if TYPE_CHECKING:
-    from unsmooth.explaining.result import Explanation, LayerFinding, Skill, Stack
+    from unsmooth.explaining.result import Explanation, Growth, LayerFinding, Skill
 
 CLOUD_READING = (
     "Attention that averages all tokens leaves what differs between them as it was, so a mode in which all tokens are "
@@ -79,17 +79,17 @@ def breakdown_caption(layers: Sequence[LayerFinding]) -> str:
     return text if worst is None else f"{text} Bars sum to it{'' if worst < 1e-6 else f' within {worst:.1g}'}."
 
 
-def stack_in_words(stack: Stack) -> str:
+def stack_in_words(growth: Growth) -> str:
     """The exponents of the whole stack as growth per layer and over all of them."""
-    mean, rest = number(stack.mean_exponent), number(stack.rest_exponent)
+    mean, rest = number(growth.mean_exponent), number(growth.rest_exponent)
     if mean is None or rest is None:
         return "The growth over the stack was not finite."
     each = f"grows by a factor of {_factor(mean)} a layer (exponent {spoken(mean)})"
-    more = abs(mean - rest) * stack.layers
+    more = abs(mean - rest) * growth.layers
     winner, loser = ("the token mean", "the rest") if mean > rest else ("the rest", "the token mean")
     end = f"{winner} outgrows {loser} by a factor of {_factor(more)} in all" if more > 1e-9 else "neither outgrows"
     return (
-        f"Through the real stack of {stack.layers} layers the token mean {each}, what differs between tokens by "
+        f"Through the real stack of {growth.layers} layers the token mean {each}, what differs between tokens by "
         f"{_factor(rest)} ({spoken(rest)}): {end}."
     )
 
