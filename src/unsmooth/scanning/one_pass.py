@@ -36,6 +36,7 @@ from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
+from unsmooth.scanning.trying import quietly
 
 
 class ScanInterrupted(KeyboardInterrupt):
@@ -131,6 +132,7 @@ def _read_all(
             if not looked:
                 asked = [one.anatomy for one in watched if one.plan is plan]
                 watched[:] = _known_better(watched, asked, entry, on_device)
+                _look_inside(watched, entry, on_device)
                 hooks.enter_context(_watching(watched))
                 looked = True
             reads = [one.anatomy.reads for one in watched]
@@ -168,7 +170,8 @@ def _look_inside(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch
     """Find what is asked for inside blocks that no pass had reached before there were data."""
     for one in watched:
         if {*one.plan.sites} - {"residual"} and one.anatomy.is_open:
-            wire(one.anatomy.blocks.values(), lambda: call(entry, inputs))
+            with quietly(entry, [one.anatomy]):
+                wire(one.anatomy.blocks.values(), lambda: call(entry, inputs))
     if not any(one.anatomy.having(one.plan.sites) for one in watched):
         watched[0].anatomy.check_sites(watched[0].plan.sites)
 
