@@ -17,32 +17,12 @@ from torch import Tensor
 
 # What differs from one run to the next by name, and by what it looks like in a text.
 CLOCKED = {
-    "seconds",
-    "when",
-    "commit",
-    "changed",
-    "hardware",
-    "samples_per_second",
-    "ratio",
-    "memory",
-    "version",
-    "host",
+    *("seconds", "total_seconds", "gpu_minutes", "minutes", "samples_per_second", "time", "when", "date", "since"),
+    *("commit", "changed", "version", "versions", "unsmooth", "hardware", "host", "pid", "ratio", "memory"),
 }
-CLOCKED |= {
-    "pid",
-    "started",
-    "written",
-    "created",
-    "ended",
-    "versions",
-    "unsmooth",
-    "updated",
-    "total_seconds",
-    "at_work",
-}
-CLOCKED |= {"gpu_minutes", "minutes", "time", "step_seconds", "held_s", "finished_at", "date", "elapsed", "made_at"}
 _TIMES = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?|\d{4}-\d\d-\d\d|\b[0-9a-f]{40}\b|commit [0-9a-f]{7,40}"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?|\d{4}-\d\d-\d\d"
+    r"|\b[0-9a-f]{40}\b|commit [0-9a-f]{7,40}"
     r"|[\d.,]+ (ms|s|seconds?|minutes?|hours?|MiB|samples/s)\b|\b\d+:\d\d(:\d\d)?\b|×[\d.]+|[\d.]+×"
 )
 
