@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help apart install scan test lint types unit one slow models explain-models theory matrix bench clean curves bench-remedies \
-	bench-engines official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz
+	bench-engines official train tiny-recipes bench-augment kills agreement training-page evidence evidence-models evidence-runs evidence-page arena docs fuzz golden
 
 help:
 	@echo "make scan     scan and explain the three trained models that come along, write one report (a minute)"
@@ -44,6 +44,7 @@ help:
 	@echo "make census   every architecture at hand, tiny, asked and judged by other hooks -> docs/hosts (half an hour)"
 	@echo "make bench    what a scan costs over a plain forward pass -> benchmarks/results"
 	@echo "make bench-engines  an arena of 40 tiny runs in place, by local processes, Ray and submitit: the same table, at what cost"
+	@echo "make golden   digests of exact values, made at one commit with GOLDEN=make and compared to the bit at another"
 	@echo "make clean    remove the environment and caches"
 
 $(VENV)/installed: pyproject.toml constraints.txt demo/pyproject.toml
@@ -99,6 +100,10 @@ FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+GOLDEN ?= check
+golden: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.golden $(GOLDEN)
 
 models: $(VENV)/minilm
 	$(BIN)/python -m benchmarks.trained_models

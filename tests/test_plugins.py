@@ -15,7 +15,7 @@ from torch import nn
 import unsmooth
 from tests.distributions import install, unread
 from unsmooth.cli.app import run
-from unsmooth.doctor import plugins as all_groups
+from unsmooth.doctor import checks as all_groups
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import METRICS
 from unsmooth.losses import LOSSES

@@ -438,3 +438,31 @@ def is_of_the_disk(error: Exception) -> bool:
 
 def _not_writable(what: str, folder: Path, error: OSError) -> UnsmoothError:
     return expected(what, f"{error.strerror or type(error).__name__}: {folder}", "another folder")
+
+
+def sync_tree(folder: Path) -> None:
+    """Have the disk hold every file of a folder before the folder is moved."""
+    for path in (*folder.rglob("*"), folder):
+        (sync_folder if path.is_dir() else sync_file)(path)
+
+
+def sync_file(path: Path) -> None:
+    """Have the disk hold a file."""
+    _synced(path, os.O_RDONLY)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk hold the names in a folder; a system that cannot open folders is left alone."""
+    if hasattr(os, "O_DIRECTORY"):
+        _synced(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _synced(path: Path, flags: int) -> None:
+    number = os.open(path, flags)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # some network disks have no such thing
+            raise
+    finally:
+        os.close(number)

@@ -14,10 +14,8 @@ import pytest
 from tests.distributions import install
 from unsmooth.cli.app import run
 from unsmooth.doctor import Check, Examination, examine
-from unsmooth.doctor.belongings import belongings
-from unsmooth.doctor.examine import bfloat16_check, package_checks, torchvision_check
-from unsmooth.doctor.probing import Outcome, probe
-from unsmooth.doctor.requirements import Requirement, asked_for
+from unsmooth.doctor.checks import Requirement, asked_for, belongings, bfloat16_check, package_checks, torchvision_check
+from unsmooth.doctor.probe import Outcome, probe
 from unsmooth.models import demo
 
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -68,7 +66,7 @@ def test_a_broken_torch_is_told_without_the_commands_packages(tmp_path: Path, so
     (tmp_path / "torch.py").write_text(source)
     program = (
         "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich']))\n"
-        "import unsmooth.doctor; place = sys.modules['unsmooth.doctor.examine']\n"
+        "from unsmooth.doctor import checks as place\n"
         "place.import_steps = lambda asked: ['import torch', 'import json']\n"  # the others' imports take seconds
         "from unsmooth.cli import main; main(['doctor', '--json'])"
     )
@@ -114,7 +112,7 @@ def test_what_ends_a_process_does_not_end_the_rest(tmp_path: Path, monkeypatch: 
 def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("unsmooth.doctor.probing.PATIENCE", 3.0)
+    monkeypatch.setattr("unsmooth.doctor.probe.PATIENCE", 3.0)
     found = probe(["import json", "import endless"])
     assert found["import endless"].problem == "no answer within 3 s"
     assert not found["import json"].problem
@@ -200,8 +198,7 @@ def test_a_demo_model_that_was_cut_short_is_told(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("broken", 1)])
 def test_the_exit_code_of_the_verb(state, code, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = Examination("here", (Check("core", "torch", state, "2.13"), Check("machine", "CUDA", "broken")))
-    # `unsmooth.doctor.examine` is the function; the module of that name is below it.
-    monkeypatch.setattr(sys.modules["unsmooth.doctor.examine"], "examine", lambda: found)
+    monkeypatch.setattr("unsmooth.doctor.checks.examine", lambda: found)
     assert run(["doctor"]) == code
     assert "torch: 2.13" in capsys.readouterr().out
     assert run(["doctor", "--json"]) == code

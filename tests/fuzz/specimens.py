@@ -256,7 +256,7 @@ def _change_shards(random: Random, folder: Path) -> Path:
 
 
 def _use_shards(folder: Path, random: Random) -> None:
-    from unsmooth.training.shards import read_shards
+    from unsmooth.training.checkpoint import read_shards
 
     read_shards({name: torch.zeros(shape) for name, shape in _KEPT.items()}, folder, alone=True)
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.training import checkpoint, durable
-from unsmooth.training.checkpoint import Checkpoint, Checkpoints, size_of
-from unsmooth.training.durable import digest_of
+from unsmooth.training import checkpoint
+from unsmooth.training.checkpoint import Checkpoint, Checkpoints, digest_of, size_of
 
 
 def state(number: float) -> dict[str, Any]:
@@ -121,8 +120,8 @@ class FullDisk:
 def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    real = durable._Hashed
-    monkeypatch.setattr(durable, "_Hashed", lambda file: real(FullDisk(file, room)))  # type: ignore[arg-type]
+    real = checkpoint._Hashed
+    monkeypatch.setattr(checkpoint, "_Hashed", lambda file: real(FullDisk(file, room)))  # type: ignore[arg-type]
     with pytest.raises(UnsmoothError) as caught:
         checkpoints.save(3, state(3))
     assert str(caught.value) == (

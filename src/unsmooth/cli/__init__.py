@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ImportError as error:
         # Without the command's own packages only the doctor can be asked, who needs none.
         if words[:1] == ["doctor"]:
-            from unsmooth.doctor.examine import main as ask
+            from unsmooth.doctor.checks import main as ask
 
             sys.exit(ask(words[1:]))
         sys.stderr.write(f"unsmooth: Expected the command's packages but got {error}. Try `unsmooth doctor`.\n")

@@ -14,6 +14,6 @@ def doctor(
     debug: Debug = False,
 ) -> int:
     """Say what is installed, what is missing and how to get it; exit code 0 where the core works, else 1."""
-    from unsmooth.doctor.examine import main
+    from unsmooth.doctor.checks import main
 
     return main(["--json"] if as_json else [])

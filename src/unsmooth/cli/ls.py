@@ -15,7 +15,7 @@ from rich.table import Table
 
 from unsmooth.cli.console import Console, say
 from unsmooth.cli.options import Debug
-from unsmooth.doctor.plugins import GROUPS, all_plugins
+from unsmooth.doctor.checks import GROUPS, all_plugins
 from unsmooth.errors import unknown_name
 
 READS = {

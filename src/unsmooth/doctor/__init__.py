@@ -4,7 +4,6 @@ Nothing but Python's own library is imported here: this must work where everythi
 other packages does so in a process of its own.
 """
 
-from unsmooth.doctor.check import Check, Examination
-from unsmooth.doctor.examine import examine
+from unsmooth.doctor.checks import Check, Examination, examine
 
 __all__ = ["Check", "Examination", "examine"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from unsmooth.doctor.examine import main
+from unsmooth.doctor.checks import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,8 @@
-"""What is tried in a process of its own, because it may end that process; run as a file, with Python's library alone.
+"""Steps that may end the process they run in, tried in a process of their own.
 
-``python probe.py RESULTS STEP…`` writes a line of JSON when a step begins and another when it ends: a step without an
-end is the one that took the process down.
+`probe` starts this very file, which imports Python's library alone: ``python probe.py RESULTS STEP…`` writes a line of
+JSON when a step begins and another when it ends. A step without an end is the one that took the process down; the rest
+goes on in another process.
 """
 
 from __future__ import annotations
@@ -9,10 +10,78 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+PATIENCE = 240.0
+"""Seconds after which a process that says nothing more is given up."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step.
+
+    Args:
+        found: What it returned; None where it failed.
+        problem: Why it failed, in one line; empty where it did not.
+        killed: Name of the signal that ended its process, such as "SIGILL"; empty where none did.
+    """
+
+    found: Any = None
+    problem: str = ""
+    killed: str = ""
+
+
+def probe(steps: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Outcome]:
+    """Try steps in this order, in processes of their own.
+
+    Args:
+        steps: "import NAME", or a name of `STEPS`.
+        environment: Variables to set besides those there are.
+    """
+    outcomes: dict[str, Outcome] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        while left := [step for step in steps if step not in outcomes]:
+            results = Path(folder) / f"{len(outcomes)}.jsonl"
+            ended = _run(results, left, environment or {})
+            outcomes |= _read(results, ended) or {left[0]: ended}
+    return outcomes
+
+
+def _run(results: Path, steps: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    """Run the process, and say how it ended, as the outcome of a step that did not."""
+    # The file itself, and no folder of the user's on the path: only what is installed is looked at.
+    command = [sys.executable, "-P", "-W", "ignore", __file__, str(results), *steps]
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **environment}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return Outcome(problem=f"no answer within {PATIENCE:.0f} s")
+    except OSError as error:
+        return Outcome(problem=f"Python cannot be started: {error}")
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        return Outcome(problem=f"the process dies ({name})", killed=name)
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return Outcome(problem=f"the process ends with code {done.returncode} {last}".strip())
+
+
+def _read(results: Path, ended: Outcome) -> dict[str, Outcome]:
+    """The steps that were begun; the last one may not have come to its end."""
+    outcomes: dict[str, Outcome] = {}
+    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
+        said = json.loads(line)
+        finished = Outcome(said.get("found"), said.get("problem", ""))
+        outcomes[said["step"]] = finished if len(said) > 1 else ended
+    return outcomes
+
 
 # Importing transformers imports next to nothing; this part of it is what a model needs.
 _PART_OF = {"transformers": "PreTrainedModel"}
@@ -69,7 +138,7 @@ def try_belongings() -> list[dict[str, Any]]:
     """The models that come along and the data sets in the data folder, checked."""
     from dataclasses import asdict
 
-    from unsmooth.doctor.belongings import belongings
+    from unsmooth.doctor.checks import belongings
 
     return [asdict(check) for check in belongings()]
 
@@ -78,7 +147,7 @@ def try_plugins() -> list[dict[str, Any]]:
     """What other packages bring by entry points."""
     from dataclasses import asdict
 
-    from unsmooth.doctor.plugins import all_plugins
+    from unsmooth.doctor.checks import all_plugins
 
     return [asdict(plugin) for plugin in all_plugins()]
 

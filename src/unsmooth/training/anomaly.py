@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.models.hooks import Hooks
-from unsmooth.training.snapshot import unwrapped
+from unsmooth.training.state import unwrapped
 from unsmooth.training.step import Step
 
 Agree = Callable[[str | None], str | None]

@@ -12,9 +12,8 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.executing.holding import NOTE, held
-from unsmooth.files import DRAFT, check_writable, finite, read_json, write_whole
+from unsmooth.files import DRAFT, check_writable, finite, read_json, sync_file, write_whole
 from unsmooth.training.config import Config
-from unsmooth.training.durable import sync_file
 from unsmooth.training.lines import read_lines
 from unsmooth.training.plain import from_plain, to_plain
 

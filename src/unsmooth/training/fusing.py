@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from unsmooth.models import find_anatomy
-from unsmooth.training.snapshot import unwrapped
+from unsmooth.training.state import unwrapped
 from unsmooth.training.step import Step
 
 How = Literal["off", "blocks", "whole"]

@@ -14,21 +14,17 @@ from unsmooth.remedies.specification import apply_wishes, parse_remedies
 from unsmooth.scanning.plan import check_metrics
 from unsmooth.training.anomaly import where_it_began
 from unsmooth.training.capture import Replay
-from unsmooth.training.checkpoint import Checkpoints
+from unsmooth.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from unsmooth.training.config import Config
-from unsmooth.training.finishing import write_final
 from unsmooth.training.folder import RunFolder
 from unsmooth.training.fusing import Fusing, How
 from unsmooth.training.journal import Journal, Progress
 from unsmooth.training.measuring import measure_spectra, measure_tokens
 from unsmooth.training.place import Place
-from unsmooth.training.resting import Rest
-from unsmooth.training.resuming import load_checkpoint, save_checkpoint
-from unsmooth.training.snapshot import restore, snapshot
+from unsmooth.training.state import ModelAtRest, restore, snapshot, wrapped, write_final
 from unsmooth.training.step import NEVER, Step
 from unsmooth.training.tasks import TASKS
 from unsmooth.training.timing import Timetable, share_of, timetable
-from unsmooth.training.wrapping import wrapped
 
 
 class LossNotFiniteError(UnsmoothError):
@@ -65,7 +61,7 @@ class Run:
             warmup=self.table.warmup,
             adds_up=self.table.passes > 1,
         )
-        self._at_rest = Rest(self.engine, self._built)
+        self._at_rest = ModelAtRest(self.engine, self._built)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.journal = Journal(folder, self.table, place, tell)
         self.step = 0

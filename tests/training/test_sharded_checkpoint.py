@@ -20,8 +20,7 @@ from tests.training.test_resume import train_until
 from tests.training.tiny_runs import assert_same_run, tiny
 from unsmooth.errors import UnsmoothError
 from unsmooth.training import resume, train
-from unsmooth.training.checkpoint import Checkpoints
-from unsmooth.training.durable import bytes_of, digest_of
+from unsmooth.training.checkpoint import Checkpoints, bytes_of, digest_of
 
 
 @pytest.fixture(scope="module")

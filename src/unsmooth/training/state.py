@@ -1,15 +1,29 @@
-"""Everything that the next step depends on, as named tensors, and putting it back where it was, in place."""
+"""The state of a run: as named tensors, put back in place; the model over processes, at rest, and as it is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from unsmooth.errors import expected
+from unsmooth.files import sync_tree, whole_folder
+from unsmooth.models import find_anatomy
+from unsmooth.networks.saving import save_network
+from unsmooth.remedies import applied, save
+from unsmooth.scanning.undisturbed import tensors_kept
+from unsmooth.training.config import Config
+from unsmooth.training.folder import RunFolder
+from unsmooth.training.place import Place
 from unsmooth.training.step import Step
+from unsmooth.training.task import Task
 
 State = dict[str, Tensor]
 
@@ -120,3 +134,83 @@ def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
         torch.set_rng_state(states["cpu"].cpu())
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def wrapped(model: nn.Module, config: Config, place: Place) -> nn.Module:
+    """`model` as this process is to train it; the model itself where there is only one process."""
+    if place.ranks == 1:
+        return model
+    if config.engine.sharding == "shard":
+        for block in find_anatomy(model).blocks.values():
+            fully_shard(block)
+        fully_shard(model)
+        return model
+    devices = [place.device] if place.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices)
+
+
+class ModelAtRest:
+    """Gives the model of a run, or its moving average, as a plain module.
+
+    Args:
+        engine: The run.
+        build: Makes the model anew, with its remedies, on the CPU: where the model is sharded, every process puts the
+            shards together in such a twin, which it keeps for the next time.
+    """
+
+    def __init__(self, engine: Step, build: Callable[[], nn.Module]) -> None:
+        self._engine, self._build = engine, build
+        self._twin: nn.Module | None = None
+
+    @contextmanager
+    def __call__(self, *, average: bool = False) -> Iterator[nn.Module]:
+        """Every process has to call this, and has a model that it may run by itself."""
+        engine, model = self._engine, unwrapped(self._engine.model)
+        if not engine.sharded:
+            # Some remedies bring weights into their exact form for evaluation; looking at a run must not change it.
+            with tensors_kept(model), engine.averaged() if average else nullcontext():
+                try:
+                    yield model.eval()
+                finally:
+                    model.train()
+            return
+        with engine.averaged() if average else nullcontext():
+            state = whole_state(model)
+        twin = self._twin = self._twin or self._build()
+        twin.load_state_dict(state)
+        yield twin.to(engine.place.device).eval()
+        twin.cpu()
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor]:
+    """The model's tensors, each whole and on the CPU; every process has to call this."""
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def write_final(engine: Step, rest: ModelAtRest, folder: RunFolder) -> None:
+    """Weights, architecture, remedies and tokenizer; beside them the moving average where there is one.
+
+    Every process calls this; the first writes.
+    """
+    for where, average in (
+        ((folder.final, False), (folder.average, True)) if engine.average else ((folder.final, False),)
+    ):
+        with rest(average=average) as model:
+            if engine.place.first:
+                _write(model, engine.task, where)
+
+
+def _write(model: nn.Module, task: Task, where: Path) -> None:
+    # One that is there was not finished, or the run would not be here.
+    shutil.rmtree(where, ignore_errors=True)
+    with whole_folder(where) as draft:
+        if applied(model):
+            save(model, draft)
+        else:
+            save_network(model, draft)
+        task.save_beside(draft)
+        sync_tree(draft)
