@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import linear_weights, part, weight_at
 from unsmooth.models.hooks import is_compiled
+from unsmooth.models.host import multiplier
 from unsmooth.models.wiring import wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
@@ -128,10 +130,10 @@ def check_norms(site: Site, edit: Edit) -> None:
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
             what = f"edits a norm before {site_name}, where this block has none"
-        elif site.host.taps(site.block)[site_name].times != 1.0 and {f"on_{site_name}", f"on_{site_name}_sum"} & set(
-            places
-        ):
-            what = f"edits the branch of {site_name}, which this block multiplies before it is added"
+        elif {f"on_{site_name}", f"on_{site_name}_sum"} & set(places):
+            times = torch.as_tensor(multiplier(site.block, site.host.taps(site.block)[site_name].times, weight_at))
+            if not bool((1.0 / times).isfinite().all()):
+                what = f"edits the branch of {site_name}, which this block multiplies by zero before it is added"
         if what is not None:
             raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it {what}.")
     for end in ("_norm_input", "_norm"):
