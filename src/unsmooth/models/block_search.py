@@ -166,7 +166,9 @@ class _Search:
             taps["mid"] = mid
         if self.cross is not None and "cross" in taps:
             proved = self._accepted("cross weights", self.cross)
-            cross = None if proved is None else Cross(proved.attention, partial(wired_values, wiring=proved))
+            cross = (
+                None if proved is None else Cross(proved.attention, partial(wired_values, wiring=proved), proved.output)
+            )
         order = ("normed", "attention", "cross", "mid", "mlp")
         return BlockParts({s: taps[s] for s in order if s in taps}, wiring, module, cross, self.refused)
 

@@ -98,10 +98,12 @@ class Cross:
     Args:
         module: Path, relative to the block, of the module inside which its map is formed.
         values: Reads its value and output weights off a block.
+        output: The projection that ends its branch, as a path; "" where something comes after it.
     """
 
     module: str
     values: Callable[[nn.Module], ValueProjection]
+    output: str = ""
 
 
 # Blocks nobody has looked into yet: what calls them, and which others are in their stack.

@@ -152,6 +152,7 @@ def _modules(site: Site) -> dict[str, nn.Module]:
         "on_attention_norm": first,
         "on_mlp_norm": second,
     }
+    paths |= {"on_cross": taps["cross"].module} if "cross" in taps else {}
     return {place: site.block.get_submodule(path) for place, path in paths.items()}
 
 
