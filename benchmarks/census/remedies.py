@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.census import finder
 from benchmarks.census.finder import Stack
 from benchmarks.census.library import asked
 from benchmarks.census.truth import Answer
+from benchmarks.census.weights import patterns
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
@@ -109,7 +111,7 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
             one["changes"] = _furthest(base, new) if said == "done" else said
             one["leak"] = _leaks(model, batch, causal) if said == "done" and name != "layerscale" else "not asked"
             if name == "sharpen":
-                one["eigenvalues"] = asked(lambda: _eigenvalues(model))[1]
+                one["eigenvalues"] = asked(lambda: _eigenvalues(model, stacks))[1]
             said, _ = asked(lambda: unsmooth.undo(model))
             state = model.state_dict()
             same = set(state) == set(weights) and all(_equal(state[key], weights[key]) for key in weights)
@@ -124,11 +126,12 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def _eigenvalues(model: nn.Module) -> list[float]:
-    """Smallest and largest real part of the eigenvalues of the first block's value times output weights."""
+def _eigenvalues(model: nn.Module, stacks: list[Stack]) -> list[float]:
+    """Smallest and largest real part of eigenvalues of value times output weights, in the first block of each stack."""
     from unsmooth.models import value_projection
 
-    values = value_projection(model, 0)
-    summed = values.summed().double() * (1.0 if values.gain is None else values.gain.double())
-    found = torch.linalg.eigvals(summed).real
+    # In double, for those that are nearly all zero and far from symmetric; a gain is in the sum already.
+    exact = copy.deepcopy(model).double().eval()
+    hints = [None] if len(stacks) == 1 else patterns(stacks)
+    found = torch.cat([torch.linalg.eigvals(value_projection(exact, 0, blocks=hint).summed()).real for hint in hints])
     return [float(found.min()), float(found.max())]

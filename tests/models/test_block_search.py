@@ -38,6 +38,8 @@ FOUND = {
     "layer scale": Kind(gain="module"),
     "layer scale without a module": Kind(gain="weight"),
     "branches times a number": Kind(scale=0.22),
+    "branches times a weight of one number": Kind(gain="number"),
+    "branches times the tanh of one": Kind(gain="tanh"),
     "sinks": Kind(sink=True, fused=False),
     "norms of queries and keys": Kind(query_norm=True),
 }
@@ -93,6 +95,7 @@ def test_weights_are_those_of_each_head(kind: Kind) -> None:
         assert torch.equal(values.b_v[h].double(), b_v)
         assert torch.equal(values.w_o[h], w_o)
     gain = (1.0 if kind.gain is None else block.ls1.gamma if kind.gain == "module" else block.gamma1) * kind.scale
+    gain = gain.tanh() if kind.gain == "tanh" else gain
     assert (values.gain is None) == (kind.gain is None and kind.scale == 1.0)
     if values.gain is not None:
         torch.testing.assert_close(values.gain, torch.ones(DIM) * gain)
@@ -112,8 +115,9 @@ def test_norms_are_found_in_their_place(name: str, norms: tuple[str, str], outpu
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module"]
-)
+    "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module",
+             "branches times a weight of one number", "branches times the tanh of one"]
+)  # fmt: skip
 def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     block = hand_block(FOUND[name], fresh=True)
     with torch.no_grad():
@@ -158,6 +162,17 @@ def test_what_is_refused_says_why(kind: Kind, what: str, why: str) -> None:
         wanted = by_hand(block, x)
         for site, tensor in sites_of(block, parts, x).items():
             assert error(tensor, wanted[site]) < 1e-5, site
+
+
+def test_a_number_that_may_be_learned_in_a_way_that_is_not_seen_is_refused() -> None:
+    class Squashed(HandBlock):
+        def joins(self, branch: Tensor, number: int) -> Tensor:
+            return branch * getattr(self, f"gamma{number}").sigmoid()
+
+    torch.manual_seed(0)
+    parts = parts_of(Squashed(Kind(gain="number")).eval())
+    assert parts.wiring is None
+    assert "which may come of weights of one number" in parts.refused["weights"]
 
 
 def test_values_that_are_no_run_of_columns_are_refused() -> None:

@@ -1,8 +1,8 @@
 """Models to try things on: ViT-Ti trained here on CIFAR-100, plain, sharpened and smoothed; images for them.
 
-They are a distribution of their own, unsmooth-demo, in the folder demo/ of this repository. Each model has a folder with
-`network.json`, `model.safetensors` (float16, remedies folded into plain weights), `pixels.json`, `manifest.json` and a
-card. The images are a few hundred of CIFAR-100's test set, stored once.
+They are a distribution of their own, unsmooth-demo, in the folder demo/ of this repository. Each model has a folder
+with `network.json`, `model.safetensors` (float16, remedies folded into plain weights), `pixels.json`, `manifest.json`
+and a card. The images are a few hundred of CIFAR-100's test set, stored once.
 """
 
 from __future__ import annotations

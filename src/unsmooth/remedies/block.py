@@ -135,7 +135,9 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             at[place].register_forward_pre_hook(EditInput(edit, place, home.now, batch_first))
             _note_middle(site, edit, place, home)
         elif place in at:  # the others are acted on when the block is entered or left
-            at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first))
+            taps = site.host.taps(block)
+            times = taps[place.removeprefix("on_")].times if place.removeprefix("on_") in taps else 1.0
+            at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first, block, times))
             _sums_last(at[place])
 
 
@@ -150,6 +152,7 @@ def _modules(site: Site) -> dict[str, nn.Module]:
         "on_attention_norm": first,
         "on_mlp_norm": second,
     }
+    paths |= {"on_cross": taps["cross"].module} if "cross" in taps else {}
     return {place: site.block.get_submodule(path) for place, path in paths.items()}
 
 
@@ -171,8 +174,9 @@ def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
         _note_middle(site, edit, place, home)
         return
     assert place == "on_attention_sum", "the sum with the MLP branch is what the block hands on: on_block"
-    branch = site.block.get_submodule(site.host.taps(site.block)["attention"].module)
-    branch.register_forward_hook(AddToBranch(edit, place, home.now, batch_first))
+    tap = site.host.taps(site.block)["attention"]
+    hook = AddToBranch(edit, place, home.now, batch_first, site.block, tap.times)
+    site.block.get_submodule(tap.module).register_forward_hook(hook)
 
 
 def _note_middle(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:

@@ -12,6 +12,13 @@ from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.site import Site, as_in_out
 
 
+def uncrossed(site: Site) -> str | None:
+    """Why a remedy of every branch, with a part for that of cross-attention, cannot have a block; None where it can."""
+    if site.has_cross or not has_cross(site):
+        return None
+    return "its cross-attention, which would add to the stream too, did not run, so that its branch is not known"
+
+
 def crossed(site: Site, but: str) -> str | None:
     """Why a remedy of every branch cannot have a block with a third one; None where the block has none.
 
@@ -48,7 +55,9 @@ def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
                 (as_in_out(module, name) if parameter.ndim > 1 else parameter).mul_(scale)
 
 
-def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:
+def fold_scales(
+    site: Site, attention: float | Tensor, mlp: float | Tensor, cross: float | Tensor | None = None
+) -> None:
     """What ends a branch takes the factor: its last linear map, or the norm after it, which would undo it there.
 
     Experts are added up with weights that sum to one, so what all of them give takes it as what one does.
@@ -58,11 +67,18 @@ def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> N
             site.block.get_parameter(path).data.mT.mul_(scale)
         else:
             scale_linear(part(site.block, path), scale)
+    if cross is not None and site.has_cross:
+        scale_linear(part(site.block, site.cross_end), cross)
 
 
 def folded_scales(site: Site) -> list[nn.Parameter]:
     """The weights that `fold_scales` writes to."""
-    return site.weights_at(*site.wiring.ends)
+    return site.weights_at(*site.wiring.ends, *filter(None, [site.cross_end]))
+
+
+def why_cross_does_not_fold(site: Site) -> str | None:
+    """Why a factor of the branch of cross-attention has no weight to go to, or None where it has, or there is none."""
+    return "its cross-attention ends in no linear map that is known" if site.has_cross and not site.cross_end else None
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import linear_weights, part, refuse, weight_at
 from unsmooth.models.hooks import is_compiled
+from unsmooth.models.host import multiplier
 from unsmooth.models.stored import is_quantised
 from unsmooth.models.wiring import ValueParts, wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
@@ -138,16 +140,22 @@ def check_windows(site: Site, edit: Edit) -> None:
 
 
 def check_norms(site: Site, edit: Edit) -> None:
-    """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too."""
+    """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too.
+
+    What is done to a branch that the block multiplies by zero afterwards would be lost.
+    """
     places = edit.places()
+    for name, tap in site.host.taps(site.block).items():
+        times = torch.as_tensor(multiplier(site.block, tap.times, weight_at))
+        if {f"on_{name}", f"on_{name}_sum"} & set(places) and not bool((1.0 / times).isfinite().all()):
+            raise UnsmoothError(
+                f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the branch of "
+                f"{name}, which this block multiplies by zero before it is added."
+            )
     for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
             what = f"edits a norm before {site_name}, where this block has none"
-        elif site.host.taps(site.block)[site_name].times != 1.0 and {f"on_{site_name}", f"on_{site_name}_sum"} & set(
-            places
-        ):
-            what = f"edits the branch of {site_name}, which this block multiplies before it is added"
         if what is not None:
             raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it {what}.")
     for end in ("_norm_input", "_norm"):

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.host import Host
+from unsmooth.models.host import Host, multiplier
 from unsmooth.models.watch import first_output
 from unsmooth.models.wiring import ValueParts
 from unsmooth.remedies.base import Edit
@@ -102,12 +102,30 @@ class EditStream(Hook):
 
 
 class EditOutput(EditStream):
-    """An edit of a module's first output."""
+    """An edit of a module's first output, as the block adds it: times a number or a weight, where it multiplies it."""
+
+    def __init__(
+        self, edit: Edit, place: str, now: Volatile, batch_first: bool, block: nn.Module, times: float | str = 1.0
+    ) -> None:
+        super().__init__(edit, place, now, batch_first)
+        self.block, self.times = block, times
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Called by torch after the module."""
         edited = self.edited(first_output(output))
         return None if edited is None else _with_first(output, edited)
+
+    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+        """As the edit has it; bit-equal where it changes nothing."""
+        if self.times == 1.0:
+            return self.added(x_BND, call)
+        times = multiplier(self.block, self.times)
+        added_BND = x_BND * times
+        return x_BND + (self.added(added_BND, call) - added_BND) / times
+
+    def added(self, x_BND: Tensor, call: Call) -> Tensor:
+        """What is to be added to the stream in place of `x_BND`."""
+        return super().change(x_BND, call)
 
 
 class EditInput(EditStream):
@@ -130,9 +148,9 @@ class AddToSum(EditInput):
 class AddToBranch(EditOutput):
     """The same for attention where no module reads the sum: by way of the branch, so it has to come last there."""
 
-    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+    def added(self, x_BND: Tensor, call: Call) -> Tensor:
         """The branch, and what is added to its sum with the stream."""
-        return x_BND + super().change(call.stream + x_BND, call)
+        return x_BND + super().added(call.stream + x_BND, call)
 
 
 class NoteMiddle(Hook):
