@@ -1,7 +1,7 @@
 """The parts of all blocks of a stack, found when somebody first asks and kept while the blocks are as they were.
 
-They are found in a pass of the model: on data where some is at hand (`wire`), else on a few standard tokens, or, where
-a model does not say what it takes, by calling its blocks one by one.
+They are found in a pass of the model: on data where some is at hand (`wire`), or was (`remember_pass`), else on a few
+standard tokens, or, where a model does not say what it takes, by calling its blocks one by one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
-from unsmooth.models.hooks import uncompiled, unheard, whole_sequences
+from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
@@ -28,7 +28,11 @@ from unsmooth.models.walk import modules_of
 from unsmooth.models.wiring import Wiring
 
 _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDictionary()
+# For a block of which more may be known: a call of a model on data, which may reach it.
+_PASSES: WeakKeyDictionary[nn.Module, Callable[[], object]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
+B = TypeVar("B")
+T = TypeVar("T")
 
 
 def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
@@ -36,8 +40,8 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
 
     Args:
         blocks: The blocks.
-        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet, or was
-            not called in a pass before. It may return why some of them were not called.
+        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet, or not
+            wholly. It may return why some of them were not called.
 
     Example:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False).eval()
@@ -47,7 +51,9 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
         >>> parts.wiring.style, parts.taps["mid"].module
         ('post', 'norm1')
     """
-    new = [block for block in blocks if (known := _known(block)) is None or "block" in known.refused]
+    new = [block for block in blocks if _is_open(block)]
+    for block in new:
+        _PASSES.pop(block, None)
     if not new:
         return
     model, _ = expected_blocks(new[0])
@@ -58,16 +64,41 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
     for block in new:
-        kind = kind_of(block)
-        _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+        kind, known = kind_of(block), _known(block)
+        if kind in found or known is None:
+            _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+
+
+def remember_pass(blocks: Iterable[nn.Module], call: Callable[[nn.Module, B], object], model: nn.Module, batch: B) -> None:
+    """Keep what a model was called with until somebody asks for parts of its blocks that are not known yet.
+
+    The batch is kept as long, and the model no longer than others keep it.
+    """
+    held = ref(model)
+
+    def run() -> object:
+        found = held()
+        return None if found is None else call(found, batch)
+
+    for block in blocks:
+        if _is_open(block):
+            _PASSES[block] = run
+
+
+def _is_open(block: nn.Module) -> bool:
+    """Whether a pass may tell more of a block than is known; of one with edits, they would be taken for its parts."""
+    return (known := _known(block)) is None or (known.wiring is None and not edits_of(block))
 
 
 def parts_of(block: nn.Module) -> BlockParts:
     """What is found of a block, now or before."""
-    if (known := _known(block)) is not None:
+    if (known := _known(block)) is not None and block not in _PASSES:
         return known
     model, blocks = expected_blocks(block)
-    wire(blocks, lambda: run_standard(model, blocks))
+    if (run := _PASSES.get(block)) is not None:
+        wire(blocks, lambda: run_quietly(blocks, model, run))
+    if (known := _known(block)) is None or "block" in known.refused:
+        wire(blocks, lambda: run_standard(model, blocks))
     return _FOUND[block][1]
 
 
@@ -157,29 +188,50 @@ def _reason(parts: BlockParts, what: str) -> str:
 
 
 def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | None:
-    """One pass through some blocks, of their model where that says what it takes; leaves no trace in it.
+    """One pass through some blocks without data, of the largest part of their model that takes a standard batch.
 
     Returns:
-        What the model or a block said to it, where that is an error.
+        What a part or a block said to it, where none of them ran.
     """
+    called, said = [], list[str]()
+    with Hooks() as hook:
+        for block in blocks:
+            hook(block.register_forward_hook, lambda *_: called.append(1))
+        for part in () if model is None else _around(model, blocks):
+            error = _said(lambda part=part: run_quietly(blocks, model, lambda: _pass(part)))  # type: ignore[misc]
+            if called:
+                return None
+            said += [] if error is None else [error]
+        error = run_quietly(blocks, model, lambda: next(filter(None, map(_run_alone, blocks)), None))
+    return None if called else next(iter([*said, error]))
+
+
+def _around(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The modules that hold all of some blocks and can be called, the whole model first."""
+    path = next((name for name, module in model.named_modules() if module is blocks[0]), "").split(".")
+    found = [model.get_submodule(".".join(path[:depth])) for depth in range(len(path))]
+    lists = (nn.ModuleList, nn.ModuleDict)
+    return [one for one in found if not isinstance(one, lists) and {*blocks} <= {*one.modules()}]
+
+
+def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Callable[[], T]) -> T:
+    """Make a pass through blocks in evaluation mode that leaves no trace in them, nor in their model."""
     every = [one for module in (*blocks, model) if module is not None for one in modules_of(module)]
     training = [module for module in every if module.training]
-    random, said = torch.get_rng_state(), None
+    random = torch.get_rng_state()
     try:
         for module in training:
             module.training = False
-        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False):
-            if model is None or (said := _said(lambda: _pass(model))) is not None:
-                said = next((error for block in blocks if (error := _run_alone(block)) is not None), None)
+        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False), whole_sequences(model or blocks[0]):
+            return run()
     finally:
         torch.set_rng_state(random)
         for module in training:
             module.training = True
-    return said
 
 
 def _pass(model: nn.Module) -> None:
-    with whole_sequences(model), uncompiled(model):
+    with uncompiled(model):
         model(**standard_batch(model))
 
 

@@ -53,7 +53,7 @@ def calibrate(model: M, batch: Any) -> M:
         raise expected("whole weights", "sharded ones", "unsmooth.remedies.calibrate before fully_shard")
     with in_evaluation(model):
         for edits in found:
-            type(edits[0]).calibrate(edits, lambda: _call(model, batch))
+            type(edits[0]).calibrate(edits, lambda: call_on(model, batch))
     return model
 
 
@@ -101,7 +101,8 @@ def _reads_data(kind: type[Edit]) -> bool:
     return kind.calibrate.__func__ is not Edit.calibrate.__func__  # type: ignore[attr-defined]
 
 
-def _call(model: nn.Module, batch: Any) -> object:
+def call_on(model: nn.Module, batch: Any) -> object:
+    """Call a model on a batch: a tensor, a mapping of keyword arguments, or several arguments in a tuple or list."""
     if isinstance(batch, Tensor):
         return model(batch)
     if isinstance(batch, Mapping):

@@ -78,16 +78,25 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
-    """Refuse blocks that cannot have a remedy, and leaks that nobody has allowed."""
+def check_new(kind: type[Edit], sites: list[Site]) -> None:
+    """Refuse blocks that have a remedy already."""
     for site in sites:
         if kind.name in edits_at(site):
             again = f"{kind.name} in block {site.path!r} already"
             raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
+
+
+def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> None:
+    """Refuse blocks that cannot have a remedy."""
+    for site in sites:
         _check_weights(site)
         reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
         if reason is not None:
             raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
+
+
+def check_leak(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
+    """Refuse leaks that nobody has allowed."""
     if not kind.leaks(options) or not any(site.causal for site in sites):
         return
     if not allow_leak:
