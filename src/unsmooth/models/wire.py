@@ -69,7 +69,9 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
             _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
 
 
-def remember_pass(blocks: Iterable[nn.Module], call: Callable[[nn.Module, B], object], model: nn.Module, batch: B) -> None:
+def remember_pass(
+    blocks: Iterable[nn.Module], call: Callable[[nn.Module, B], object], model: nn.Module, batch: B
+) -> None:
     """Keep what a model was called with until somebody asks for parts of its blocks that are not known yet.
 
     The batch is kept as long, and the model no longer than others keep it.
@@ -193,17 +195,18 @@ def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | 
     Returns:
         What a part or a block said to it, where none of them ran.
     """
-    called, said = [], list[str]()
+    called, said = set[nn.Module](), list[str]()
     with Hooks() as hook:
         for block in blocks:
-            hook(block.register_forward_hook, lambda *_: called.append(1))
+            hook(block.register_forward_hook, lambda block, *_: called.add(block))
         for part in () if model is None else _around(model, blocks):
             error = _said(lambda part=part: run_quietly(blocks, model, lambda: _pass(part)))  # type: ignore[misc]
-            if called:
+            if called >= {*blocks}:
                 return None
             said += [] if error is None else [error]
-        error = run_quietly(blocks, model, lambda: next(filter(None, map(_run_alone, blocks)), None))
-    return None if called else next(iter([*said, error]))
+        left = [block for block in blocks if block not in called]
+        said += filter(None, run_quietly(blocks, model, lambda: [*map(_run_alone, left)]))
+    return next(iter(said), None)
 
 
 def _around(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
@@ -222,7 +225,11 @@ def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Calla
     try:
         for module in training:
             module.training = False
-        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False), whole_sequences(model or blocks[0]):
+        with (
+            torch.no_grad(),
+            torch.autocast(_kind_of_device(blocks), enabled=False),
+            whole_sequences(model or blocks[0]),
+        ):
             return run()
     finally:
         torch.set_rng_state(random)

@@ -9,11 +9,11 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.anatomy import Anatomy, find_stacks
-from unsmooth.models.wire import remember_pass, unreached, why_unknown
+from unsmooth.models.wire import remember_pass, why_unknown
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
-from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.calibrating import call_on
+from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.site import Site
 
 
@@ -73,7 +73,7 @@ def find_changeable(
     reasons = [_why_unknown(one) for one in found]
     able = [_stack(model, one, blocks) for one, reason in zip(found, reasons, strict=True) if reason is None]
     if not able:
-        raise _not_changeable(model, found[0], reasons[0] or "", batch)
+        raise _not_changeable(model, found[0], str(reasons[0]), batch)
     return able, {one.stack: reason for one, reason in zip(found, reasons, strict=True) if reason is not None}
 
 
@@ -111,18 +111,15 @@ def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
 def _why_unknown(one: Anatomy) -> str | None:
     """Why the parts of some block are not known, if anything is known of that; None where those of all are."""
     if one.host.wiring is None:
-        return ""
+        return f"nothing is known of {one.host.name} blocks"
     reasons = (why_unknown(block) for block in one.blocks.values())
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def _not_changeable(model: nn.Module, one: Anatomy, reason: str, batch: Any) -> UnsmoothError:
     where = f" in its stack {one.stack!r}" if one.stack else ""
-    uncalled = batch is None and any(map(unreached, one.blocks.values()))
-    return expected(
-        f"blocks that remedies know how to change in {type(model).__name__}",
-        f"{one.host.name} blocks{where}" + (f": {reason}" if reason else ""),
-        "unsmooth.apply(..., batch=...), with what the model is called with"
-        if uncalled
-        else "the model as its library builds it, with float weights and adapters merged",
-    )
+    hint = "the model as its library builds it, with float weights and adapters merged"
+    if batch is None and "not called" in reason:
+        hint = f"unsmooth.apply(..., batch=...) with what the model is called with, or {hint}"
+    what = f"blocks that remedies know how to change in {type(model).__name__}"
+    return expected(what, f"{one.host.name} blocks{where}: {reason}", hint)
