@@ -281,46 +281,68 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
         UnsmoothError: The model does not say what it takes.
     """
     inner = unwrapped(model)
-    config, name = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
+    config, taken = getattr(inner, "config", None), signature(inner.forward).parameters
     draw = torch.Generator().manual_seed(0)
-    if config is None or not isinstance(name, str):
+    if config is None:
         table = next((one for one in inner.modules() if isinstance(one, nn.Embedding)), None)
-        first = next(iter(signature(inner.forward).parameters), None)
+        first = next(iter(taken), None)
         if table is None or first is None:
             raise expected("a model that says what it takes", f"{type(inner).__name__} without a config", "data")
         ids_BN = torch.randint(table.num_embeddings, (2, _TOKENS), generator=draw)
         return {first: ids_BN.to(table.weight.device)}
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
     # What is offloaded is on no device until it runs.
     device = next((p.device for p in inner.parameters() if not p.is_meta), None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    patch, depth = _number(config, 8, "patch_size"), _number(config, 1, "temporal_patch_size")
+    side = 2 * _number(config, 2, "spatial_merge_size", "merge_size")
+    a_patch = _number(config, 3, "num_channels", "in_channels", "in_chans") * patch * patch
+    packed, in_rows = "grid_thw" in taken, "spatial_shapes" in taken
+    makers: dict[str, Callable[[], Tensor]] = {
+        "input_ids": lambda: torch.randint(_number(text, 2, "vocab_size"), (2, _TOKENS), generator=draw),
+        "decoder_input_ids": lambda: torch.randint(_number(text, 2, "vocab_size"), (2, _TARGETS), generator=draw),
+        "inputs_embeds": lambda: normal(2, _TOKENS, _number(config, 2, "hidden_size", "d_model")),
+        "input_values": lambda: normal(2, 4000),
+        "input_features": lambda: normal(
+            2, _number(config, 80, "num_mel_bins"), 2 * _number(config, 32, "max_source_positions")
+        ),
+        "grid_thw": lambda: torch.tensor([[1, side, side]] * 2),
+        "spatial_shapes": lambda: torch.tensor([[side, side]] * 2),
+        "pixel_attention_mask": lambda: torch.ones(2, side * side, dtype=torch.long),
+    }
 
-    def ids(tokens: int) -> Tensor:
-        return torch.randint(_number(text, "vocab_size", 2), (2, tokens), generator=draw)
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw)
 
     def pixels(of: Any) -> Tensor:
-        side = _number(of, "image_size", 32)
-        return torch.randn(2, _number(of, "num_channels", 3), side, side, generator=draw)
+        if packed or in_rows:
+            return normal(2 * side * side, depth * a_patch) if packed else normal(2, side * side, a_patch)
+        size = _number(of, 32, "image_size")
+        return normal(2, _number(of, 3, "num_channels", "in_channels"), size, size)
 
-    batch: dict[str, Tensor] = {}
-    if name == "pixel_values":
-        batch[name] = pixels(config)
-    elif name == "input_values":
-        batch[name] = torch.randn(2, 4000, generator=draw)
-    elif name == "input_features":
-        frames = 2 * _number(config, "max_source_positions", 32)
-        batch[name] = torch.randn(2, _number(config, "num_mel_bins", 80), frames, generator=draw)
-    else:
-        batch["input_ids"] = ids(_TOKENS)
-        if hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
-            batch["pixel_values"] = pixels(config.vision_config)
-    if getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = ids(_TARGETS)
+    makers["pixel_values"] = lambda: pixels(config)
+    makers["hidden_states"] = lambda: pixels(config) if packed else makers["inputs_embeds"]()
+    required = [
+        name for name, one in taken.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    main = getattr(inner, "main_input_name", None)
+    names = list(dict.fromkeys([*([main] if main in taken or not required else []), *required]))
+    if any(name not in makers for name in names):
+        raise expected("a model that says what it takes", f"{type(inner).__name__}, which takes {names}", "data")
+    batch = {name: makers[name]() for name in names}
+    if "input_ids" in batch and hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
+        batch["pixel_values"] = pixels(config.vision_config)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken:
+        batch["decoder_input_ids"] = makers["decoder_input_ids"]()
     dtypes = (p.dtype for p in inner.parameters() if p.is_floating_point() and p.element_size() > 1)
     dtype = next(dtypes, torch.float32)
     return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in batch.items()}
 
 
-def _number(config: Any, name: str, default: int) -> int:
-    found = getattr(config, name, None)
-    found = found[0] if isinstance(found, list | tuple) and found else found
-    return found if isinstance(found, int) else default
+def _number(config: Any, default: int, *names: str) -> int:
+    """The first of some fields that a configuration has as a number, or the first of several."""
+    for name in names:
+        found = getattr(config, name, None)
+        found = found[0] if isinstance(found, list | tuple) and found else found
+        if isinstance(found, int):
+            return found
+    return default
