@@ -18,13 +18,15 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
-from unsmooth.models.block_record import calls_of, kind_of
+from unsmooth.models.block_record import BlockCall, calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
 from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
+from unsmooth.models.look import lengths_in
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
 from unsmooth.models.walk import modules_of
+from unsmooth.models.watch import first_input
 from unsmooth.models.wiring import Wiring
 
 _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDictionary()
@@ -59,7 +61,7 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     model, _ = expected_blocks(new[0])
     with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
-        found = {kind: find_parts(call) for kind, call in calls.items()}
+        found = {kind: replace(find_parts(call), rows=rows_in(call)) for kind, call in calls.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
@@ -67,6 +69,15 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
         kind, known = kind_of(block), _known(block)
         if kind in found or known is None:
             _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+
+
+def rows_in(call: BlockCall) -> str | None:
+    """The argument of a block that says where each sequence of a row begins; None where it has none in a row."""
+    stream = first_input(call.args, call.kwargs)
+    if stream.ndim not in (2, 3) or (stream.ndim == 3 and stream.shape[0] != 1):
+        return None
+    named = {**dict(zip(signature(call.block.forward).parameters, call.args, strict=False)), **call.kwargs}
+    return next((name for name, value in named.items() if lengths_in(value, stream.shape[-2])), None)
 
 
 def remember_pass(
@@ -89,7 +100,8 @@ def remember_pass(
 
 def _is_open(block: nn.Module) -> bool:
     """Whether a pass may tell more of a block than is known; of one with edits, they would be taken for its parts."""
-    return (known := _known(block)) is None or (known.wiring is None and not edits_of(block))
+    known = _known(block)
+    return known is None or bool({"block", "attention", "weights"} & {*known.refused} and not edits_of(block))
 
 
 def parts_of(block: nn.Module) -> BlockParts:
