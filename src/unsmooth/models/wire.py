@@ -22,7 +22,7 @@ from unsmooth.models.block_record import BlockCall, calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
 from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
-from unsmooth.models.look import lengths_in
+from unsmooth.models.look import rows_among
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
 from unsmooth.models.walk import modules_of
@@ -61,7 +61,7 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     model, _ = expected_blocks(new[0])
     with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
-        found = {kind: replace(find_parts(call), rows=rows_in(call)) for kind, call in calls.items()}
+        found = {kind: replace(find_parts(call), rows=_rows_of(call)) for kind, call in calls.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
@@ -71,13 +71,9 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
             _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
 
 
-def rows_in(call: BlockCall) -> str | None:
-    """The argument of a block that says where each sequence of a row begins; None where it has none in a row."""
-    stream = first_input(call.args, call.kwargs)
-    if stream.ndim not in (2, 3) or (stream.ndim == 3 and stream.shape[0] != 1):
-        return None
-    named = {**dict(zip(signature(call.block.forward).parameters, call.args, strict=False)), **call.kwargs}
-    return next((name for name, value in named.items() if lengths_in(value, stream.shape[-2])), None)
+def _rows_of(call: BlockCall) -> str | None:
+    found = rows_among(call.block, call.args, call.kwargs, first_input(call.args, call.kwargs).shape)
+    return None if found is None else found[0]
 
 
 def remember_pass(

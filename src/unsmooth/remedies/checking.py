@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import linear_weights, part, weight_at
 from unsmooth.models.hooks import is_compiled
+from unsmooth.models.wire import parts_of
 from unsmooth.models.wiring import wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
@@ -127,6 +128,15 @@ def check_windows(site: Site, edit: Edit) -> None:
         raise UnsmoothError(
             f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "
             "attention mixes, which are those of one window, shifted and filled up, and not those of the image."
+        )
+
+
+def check_rows(site: Site, edit: Edit) -> None:
+    """Where a block has several sequences in one row, attention is called for each by itself, on no batch of them."""
+    if parts_of(site.block).rows is not None and ("on_mixing" in edit.places() or getattr(edit, "extra_inside", 0)):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it mixes attention's own map or "
+            "brings tokens, and this block has several sequences in one row, each with a map of its own."
         )
 
 

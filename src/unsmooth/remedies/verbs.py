@@ -22,6 +22,7 @@ from unsmooth.remedies.checking import (
     check_new,
     check_norms,
     check_plain,
+    check_rows,
     check_sites,
     check_whole,
     check_windows,
@@ -154,6 +155,7 @@ def _made(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> li
     edits = [kind(site, **options) for site in sites]
     for site, edit in zip(sites, edits, strict=True):
         check_windows(site, edit)
+        check_rows(site, edit)
         check_norms(site, edit)
     return edits
 
