@@ -399,4 +399,5 @@ def joined_maps(maps: Sequence[Tensor], tokens: int) -> Tensor | None:
     square = all(one.ndim == 4 and len(one) == 1 and one.shape[-1] == one.shape[-2] for one in maps)
     if len(maps) < 2 or not square or sum(one.shape[-1] for one in maps) != tokens:
         return None
-    return torch.stack([torch.block_diag(*heads) for heads in zip(*(one[0] for one in maps), strict=True)])[None]
+    heads = zip(*(one[0] for one in maps), strict=True)
+    return torch.stack([torch.block_diag(*of_head) for of_head in heads])[None]  # type: ignore[no-untyped-call]

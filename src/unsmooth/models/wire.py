@@ -332,7 +332,7 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
     required = [
         name for name, one in taken.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
     ]
-    main = getattr(inner, "main_input_name", None)
+    main: Any = getattr(inner, "main_input_name", None)
     names = list(dict.fromkeys([*([main] if main in taken or not required else []), *required]))
     if any(name not in makers for name in names):
         raise expected("a model that says what it takes", f"{type(inner).__name__}, which takes {names}", "data")

@@ -121,7 +121,7 @@ class Call:
             return in_batch(x, self.lengths)
         batch, tokens = self.stream.shape[:2]
         if x.ndim == 2:  # some blocks run their MLP on all tokens in one row
-            x = x.unflatten(0, (batch, tokens) if batch_first else (tokens, batch))
+            x = torch.unflatten(x, 0, (batch, tokens) if batch_first else (tokens, batch))
         return x if batch_first else x.transpose(0, 1)
 
     def restored(self, x_BN: Tensor, like: Tensor, batch_first: bool = True) -> Tensor:
@@ -133,7 +133,7 @@ class Call:
             what = "as many tokens as the block was handed in one row"
             raise expected(what, f"{x_BN.shape[1]} for one sequence", "a remedy that brings none")
         rows = torch.cat([one[:length] for one, length in zip(x_BN, self.lengths, strict=True)])
-        return rows if len(like) == len(rows) else rows[None]
+        return rows[None] if like.ndim > rows.ndim else rows
 
 
 def in_batch(x: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -142,8 +142,8 @@ def in_batch(x: Tensor, lengths: Sequence[int]) -> Tensor:
     >>> in_batch(torch.tensor([[1.0], [2.0], [3.0]]), (1, 2)).squeeze(-1).tolist()
     [[1.0, 0.0], [2.0, 3.0]]
     """
-    rows = x if len(x) == sum(lengths) else x[0]
-    return torch.nn.utils.rnn.pad_sequence(list(rows.split(list(lengths))), batch_first=True)
+    rows = x[0] if x.shape[:2] == (1, sum(lengths)) else x
+    return torch.nn.utils.rnn.pad_sequence(list(torch.split(rows, list(lengths))), batch_first=True)
 
 
 def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor | None, Tensor | None]:

@@ -133,7 +133,7 @@ def check_windows(site: Site, edit: Edit) -> None:
 
 def check_rows(site: Site, edit: Edit) -> None:
     """Where a block has several sequences in one row, attention is called for each by itself, on no batch of them."""
-    if parts_of(site.block).rows is not None and ("on_mixing" in edit.places() or getattr(edit, "extra_inside", 0)):
+    if parts_of(site.block).rows is not None and ("on_mixing" in edit.places() or getattr(edit, "extra_inside", None)):
         raise UnsmoothError(
             f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it mixes attention's own map or "
             "brings tokens, and this block has several sequences in one row, each with a map of its own."

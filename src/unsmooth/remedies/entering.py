@@ -106,15 +106,16 @@ class EnterBlock(Hook):
         """What edits must know of this call."""
         if lengths:
             place_N = torch.arange(max(lengths), device=stream.device)
-            real_BN = place_N < torch.tensor(lengths, device=stream.device)[:, None]
-            rows = in_batch(stream, lengths)
-            return Call(rows, False, real_BN, None, None, shared, masked=True, lengths=lengths)
+            inside_BN = place_N < torch.tensor(lengths, device=stream.device)[:, None]
+            rows_BND = in_batch(stream, lengths)
+            return Call(rows_BND, False, inside_BN, None, None, shared, masked=True, lengths=lengths)
         stream = stream if self.batch_first else stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
         causal = is_causal(self.attention, self.wiring)
         if causal is None:
             causal = self._causal_by_call(args, kwargs)
-            real_BN, starts_BN = self.host.real_tokens(args, kwargs), None
+            real_BN: Tensor | None = self.host.real_tokens(args, kwargs)
+            starts_BN: Tensor | None = None
         else:
             causal = causal or self._causal_by_call(args, kwargs)  # timm's blocks may be told so
             real_BN, starts_BN = self._masks(args, kwargs, batch, tokens, causal)

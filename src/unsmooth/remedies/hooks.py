@@ -89,7 +89,8 @@ class EditStream(Hook):
         call = self.now.here().get("call")
         if call is None:
             return None
-        return call.restored(self.change(call.batched(x, self.batch_first), call), x, self.batch_first)
+        restored: Tensor = call.restored(self.change(call.batched(x, self.batch_first), call), x, self.batch_first)
+        return restored
 
     def change(self, x_BND: Tensor, call: Call) -> Tensor:
         """As the edit has it."""
