@@ -12,11 +12,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host
-from unsmooth.models.look import lengths_in
+from unsmooth.models.look import in_batch, lengths_in
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit, leak
-from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, in_batch, packed_starts, read_mask, seen_by
+from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, packed_starts, read_mask, seen_by
 from unsmooth.remedies.hooks import EditHeads, EditValues, Hook
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, end_pass, goes_past_the_stack, shared_in
