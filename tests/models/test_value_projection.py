@@ -18,7 +18,7 @@ from tests.models.rebuilding import implementations, largest_error, model_with
 from unsmooth.models import ValueProjection, find_anatomy, load, value_projection
 from unsmooth.models.qkv_layouts import BY_GROUP, CONCATENATED, SEPARATE, Heads, Layout
 from unsmooth.models.wire import found_wiring
-from unsmooth.models.wiring import wired_values
+from unsmooth.models.wiring import Wiring, wired_values
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 CASES = [(e, i, p) for e in ENTRIES for i in implementations(e) for p in e.paddings]
@@ -48,7 +48,7 @@ def test_other_slicing_of_the_same_size_is_caught(name: str, wrong: Layout) -> N
 
     def read_otherwise(model: nn.Module, block: int) -> ValueProjection:
         found = list(find_anatomy(model).blocks.values())[block]
-        return wired_values(found, dataclasses.replace(found_wiring(found), layout=wrong))
+        return wired_values(found, with_layout(found_wiring(found), wrong))
 
     assert largest_error(entry, entry.model(), entry.paddings[0], read_otherwise) > 1e-2
 
@@ -107,6 +107,10 @@ def test_layouts_by_name(layout: Layout, heads: Heads, order: str) -> None:
     values = layout.values(places, wide)
     assert [[names[i // 2] for i in row] for row in values.tolist()] == [[f"v{h}"] * 2 for h in range(heads.key_value)]
     assert (values.flatten() % 2).tolist() == [0, 1] * heads.key_value
+
+
+def with_layout(wiring: Wiring, layout: Layout) -> Wiring:
+    return dataclasses.replace(wiring, values=dataclasses.replace(wiring.weights, layout=layout))
 
 
 def numpy_of(*tensors: Tensor) -> list[Any]:

@@ -82,7 +82,9 @@ def fold(values: ValueProjection, scale: float, branch_scale: float | None = Non
     if values.gain is not None:
         w_o = w_o * values.gain
     ignored = ["MLP", *values.unseen]
-    if values.output_norm is not None:
+    if values.gate is not None:
+        ignored.append("gate")
+    if values.output_norm is not None or values.heads_norm is not None:
         if branch_scale is None:
             ignored.append("norm on the branch")
         else:
@@ -91,7 +93,11 @@ def fold(values: ValueProjection, scale: float, branch_scale: float | None = Non
         ignored.append("bias")
     centred = values.norm.kind == "layer"
     right = None
-    if values.norm.kind != "none":
+    if values.latent is not None and values.place == "post":
+        ignored.append("norm of values")
+    if values.norm.kind == "none":
+        w_v = w_v / scale if values.latent is not None and values.place == "pre" else w_v
+    else:
         if values.place == "pre":
             w_v = spectra.fold_pre_norm(w_v, values.norm.weight, centred, scale)
         else:
@@ -100,7 +106,8 @@ def fold(values: ValueProjection, scale: float, branch_scale: float | None = Non
 
 
 def _scaled(w_o: Tensor, values: ValueProjection, branch_scale: float) -> Tensor:
-    assert values.output_norm is not None
+    if values.output_norm is None:
+        return w_o / branch_scale
     if values.output_norm.kind == "layer":
         w_o = w_o - w_o.mean(dim=-1, keepdim=True)
     weight = values.output_norm.weight
@@ -121,20 +128,22 @@ def rebuilding_error(values: ValueProjection, maps_BHNN: Tensor, sites: Mapping[
 
 
 def stream_scale(values: ValueProjection, stream_MD: Tensor) -> Tensor:
-    """σ of each token (tokens,): what the norm divides it by; ones where there is no norm."""
-    return _scale_of(values.norm.kind, values.norm.eps, stream_MD)
+    """σ of each token (tokens,): what the norm divides it by, and a norm of its values; ones where there is none."""
+    scale_M = values.norm.scale(stream_MD)
+    if values.latent is None or values.place == "post":
+        return scale_M
+    return scale_M * values.latent.scale(values.norm.apply(stream_MD.to(values.w_v.dtype)))
 
 
 def branch_scale(values: ValueProjection, maps_BHNN: Tensor, normed_BND: Tensor) -> Tensor | None:
-    """σ of each token under a norm on the branch's output (batch, tokens); None where there is no such norm."""
-    if values.output_norm is None:
+    """σ of each token under norms on heads and on the branch's output (batch, tokens); None where there are none."""
+    if values.output_norm is None and values.heads_norm is None:
         return None
-    raw = replace(values, output_norm=None, gain=None).attention_output(maps_BHNN, normed_BND)
-    return _scale_of(values.output_norm.kind, values.output_norm.eps, raw)
-
-
-def _scale_of(kind: str, eps: float, x: Tensor) -> Tensor:
-    if kind == "none":
-        return x.new_ones(x.shape[:-1])
-    centred = x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
-    return (centred.square().mean(dim=-1) + eps).sqrt()
+    scale_BN = normed_BND.new_ones(normed_BND.shape[:2])
+    if values.heads_norm is not None:
+        mixed_BHNE = values.mixed(maps_BHNN, normed_BND)
+        scale_BN = scale_BN * values.heads_norm.scale(mixed_BHNE.transpose(1, 2).flatten(2))
+    if values.output_norm is not None:
+        raw = replace(values, output_norm=None, gain=None).attention_output(maps_BHNN, normed_BND)
+        scale_BN = scale_BN * values.output_norm.scale(raw)
+    return scale_BN

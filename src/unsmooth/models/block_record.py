@@ -21,10 +21,11 @@ from torch.utils._pytree import tree_map
 from unsmooth.models.hooks import Hooks, aside, uncompiled, whole_sequences
 from unsmooth.models.map_of_call import map_of_call, multi_head_signature
 from unsmooth.models.remedied import HOME
-from unsmooth.models.watch import find_input, find_output
+from unsmooth.models.watch import find_input, find_output, with_first_input
 
 # What a rounded sum may differ from the exact one by, relative to the stream and to the branch.
 OF_STREAM, OF_BRANCH = 1e-6, 1e-5
+_MULTIPLY = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,15 @@ class DropoutCall:
     share: float
 
 
+@dataclass(frozen=True)
+class Product:
+    """Two tensors that were multiplied, number by number, after an attention map was made."""
+
+    order: int
+    factors: tuple[Tensor, Tensor]
+    gave: Tensor
+
+
 @dataclass
 class Record:
     """Everything that was seen of one call of a block.
@@ -172,6 +182,7 @@ class Record:
         maps: Attention maps.
         dropouts: Dropout that is no module.
         times: How often each module was called.
+        products: Products of tensors after the first attention map.
     """
 
     block: nn.Module
@@ -183,6 +194,7 @@ class Record:
     maps: list[MapCall]
     dropouts: list[DropoutCall]
     times: dict[str, int]
+    products: list[Product] = field(default_factory=list)
 
     def find(self, tensor: Tensor) -> Value | None:
         """The value with these numbers, if any."""
@@ -221,7 +233,33 @@ def record(call: BlockCall, *, loud: bool = False) -> Record:
             module.training = True
 
 
-def _recorded(call: BlockCall, block: nn.Module) -> Record:
+def hides_later(call: BlockCall, axis: int = 1) -> bool:
+    """Whether tokens see no later ones in a call like this: where the second half is another, the first stays."""
+    block, gave = _shown(call.block, loud=False), list[Tensor | None]()
+    training = [module for module in block.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        for changed in (False, True):
+            args, kwargs = _given(call, block)
+            stream = find_input(args, kwargs)
+            if stream is None or stream.ndim != 3:
+                return False
+            if changed:
+                first, second = stream.tensor_split(2, axis)
+                args, kwargs = with_first_input(args, kwargs, torch.cat([first, 1.0 - second], axis))
+            off = torch.autocast(stream.device.type, enabled=False)
+            with off, aside(), torch.no_grad(), uncompiled(block), whole_sequences(block):
+                gave.append(find_output(block(*args, **kwargs)))
+    finally:
+        for module in training:
+            module.training = True
+    one, two = (x if x is None else x.tensor_split(2, axis)[0] for x in gave)
+    return one is not None and two is not None and bool((one - two).abs().max() <= OF_BRANCH * one.abs().max())
+
+
+def _given(call: BlockCall, block: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a block was called with, copied, in the precision of a block that may be a copy."""
     exact = next((p.dtype for p in block.parameters() if p.dtype.is_floating_point), torch.float32)
 
     def cast(value: Any) -> Any:
@@ -230,12 +268,14 @@ def _recorded(call: BlockCall, block: nn.Module) -> Record:
         value = value.to(exact) if value.dtype in (torch.bfloat16, torch.float16) else value
         return value.nan_to_num(0.0, torch.inf, -torch.inf)
 
-    given = (tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs))))
+    return tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs)))
+
+
+def _recorded(call: BlockCall, block: nn.Module) -> Record:
     try:
-        return _run(block, *_of_two(*given))
+        return _run(block, *_of_two(*_given(call, block)))
     except Exception:  # whatever a block says to a part of its batch
-        given = (tree_map(cast, tree_map(_kept, call.args)), tree_map(cast, tree_map(_kept, dict(call.kwargs))))
-        return _run(block, *given)
+        return _run(block, *_given(call, block))
 
 
 def _of_two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -301,6 +341,7 @@ class _Eyes(TorchFunctionMode):
         self.inside: list[str] = []
         self.found: list[MapCall] = []
         self.dropouts: list[DropoutCall] = []
+        self.products: list[Product] = []
 
     def tick(self) -> int:
         self.clock += 1
@@ -319,7 +360,13 @@ class _Eyes(TorchFunctionMode):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             given = args[0] if args else kwargs["input"]
             self.dropouts.append(DropoutCall(self.tick(), tuple(self.inside), given.clone(), float(share)))
-        return func(*args, **kwargs)
+        if not self.found or getattr(func, "__name__", "") not in _MULTIPLY or len(args) < 2:
+            return func(*args, **kwargs)
+        factors = tuple(one.clone() if isinstance(one, Tensor) else None for one in args[:2])
+        gave = func(*args, **kwargs)
+        if factors[0] is not None and factors[1] is not None and isinstance(gave, Tensor):
+            self.products.append(Product(self.tick(), (factors[0], factors[1]), gave.clone()))
+        return gave
 
 
 def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
@@ -369,4 +416,4 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
     if output.tensor is gave:
         values.append(output)
     others = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one is not stream]
-    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times)
+    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times, eyes.products)

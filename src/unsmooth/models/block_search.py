@@ -16,12 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.block_record import OF_BRANCH, BlockCall, MapCall, ModuleCall, Record, Value, record, same
+from unsmooth.models.block_record import (
+    OF_BRANCH,
+    BlockCall,
+    MapCall,
+    ModuleCall,
+    Record,
+    Value,
+    hides_later,
+    record,
+    same,
+)
 from unsmooth.models.host import Cross, Tap
 from unsmooth.models.residual_search import Joined, ends_in, find_steps
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.models.value_search import ValueMaps, find_value_maps, is_norm, looks_linear, rounding
-from unsmooth.models.wiring import Wiring, wired_values
+from unsmooth.models.wiring import ValueParts, Wiring, wired_values
 
 End = tuple[str, str | None]
 _PLAIN: End = ("plain", None)
@@ -33,7 +43,7 @@ class BlockParts:
 
     Args:
         taps: Site to where its tensor is.
-        wiring: Its parts by path; None where they were not proved.
+        wiring: Its parts by path; None where not even its branches were proved. The weights in it may not be.
         attention_module: The module inside which the attention map is formed; None where no map was seen.
         cross: Its cross-attention, where it has some whose weights were proved.
         refused: What was not found or not accepted, with the reason: "block", a site, "weights", "cross weights" or
@@ -71,11 +81,12 @@ class _Branch:
 def find_parts(call: BlockCall) -> BlockParts:
     """Run a block again on what it was called with, and find its parts; louder where its branches hardly show."""
     try:
-        found = resolve(record(call))
+        seen = record(call)
+        found = resolve(seen)
         if {"attention", "mlp"} & set(found.refused):
             with suppress(Exception):  # not every block can be copied
                 found = min(found, resolve(record(call, loud=True)), key=lambda one: len(one.refused))
-        return found
+        return _as_it_runs(found, call, seen)
     except Exception as error:  # a block may do anything when it is run by itself
         return BlockParts({}, refused={"block": f"run again by itself, it raised {type(error).__name__}: {error}"})
 
@@ -167,7 +178,9 @@ class _Search:
         if self.cross is not None and "cross" in taps:
             proved = self._accepted("cross weights", self.cross)
             cross = (
-                None if proved is None else Cross(proved.attention, partial(wired_values, wiring=proved), proved.output)
+                None
+                if proved is None
+                else Cross(proved.attention, partial(wired_values, wiring=proved), proved.last or "")
             )
         order = ("normed", "attention", "cross", "mid", "mlp")
         return BlockParts({s: taps[s] for s in order if s in taps}, wiring, module, cross, self.refused)
@@ -301,49 +314,65 @@ class _Search:
         return self._stream_of(calls[0].given) if calls else None
 
     def _wiring(self, branch: _Branch) -> Wiring:
-        """The parts of the block, proved."""
+        """The parts of the block, with the weights of attention where those are proved."""
+        if (reads := self._read_by(branch)) is None or branch.map_call is None:
+            raise NotProved("what attention reads is not of the stream's shape")
+        style, norms = self._place_of_norms(branch, reads, self.mlp)
+        mlp, experts, mlp_end = ((), (), _PLAIN) if self.mlp is None else self._mlp_weights(self.mlp)
+        last, end = self._end(branch, branch.map_call)
+        x, ends = self.seen.stream.tensor, (end, mlp_end)
+        wiring = Wiring(
+            style,
+            self._module_of(branch),
+            "none",
+            norms,
+            x.shape[-1],
+            last=last,
+            mlp=mlp,
+            experts=experts,
+            output_norms=_of_kind(ends, "norm"),
+            gains=_gains(ends, (branch, self.mlp)),
+            windowed=branch.map_call.maps.shape[-2] not in x.shape[:-1],
+            causal=_is_causal(branch.map_call),
+            dropout=self._dropout(branch),
+            scales=_scales(self.seen.block, (branch, self.mlp)),
+            others=self.others > 0,
+            switch=self._switch(style),
+        )
+        try:
+            return self._with_weights(wiring, branch)
+        except (NotProved, UnsmoothError) as reason:
+            self.refused["weights"] = str(reason)
+            return replace(wiring, values=str(reason))
+
+    def _end(self, branch: _Branch, call: MapCall) -> tuple[str | None, End]:
+        """The last linear map of attention's branch, where it is known, and how the branch follows from it."""
+        calls = [one for one in self.seen.calls if call.order < one.began and one.ended <= branch.made]
+        maps = branch.maps
+        known = [] if isinstance(maps, str) else [(maps.output, maps.gave)]
+        for path, gave in (*known, *((one.path, one.gave) for one in reversed(calls) if looks_linear(one.module))):
+            if (end := ends_in(branch.value, gave, self.seen)) is not None:
+                return path, end
+        norm = next((one.path for one in calls if is_norm(one) and one.gave is branch.value.tensor), None)
+        return None, _PLAIN if norm is None else ("norm", norm)
+
+    def _with_weights(self, wiring: Wiring, branch: _Branch) -> Wiring:
+        """With the weights that make attention's branch, proved."""
         maps = branch.maps
         if isinstance(maps, str):
             raise NotProved(maps)
-        if (reads := self._stream_of(maps.reads)) is None:
+        if self._stream_of(maps.reads) is None:
             raise NotProved(f"{maps.value!r} reads neither the stream nor a norm of it: no one linear map makes values")
         x = self.seen.stream.tensor
         windowed = maps.reads.shape[:-1] not in (x.shape[:-1], x.transpose(0, 1).shape[:-1])
         end = None if windowed else ends_in(branch.value, maps.gave, self.seen)
         if end is None and not (windowed and _rows_within(branch.value.tensor, maps.gave)):
             raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
-        if self.mlp is None or self.others:
-            raise NotProved(f"{self.others + 1 or 'no'} branches beside attention")
-        style, norms = self._place_of_norms(branch, reads, self.mlp)
-        mlp, experts, mlp_end = self._mlp_weights(self.mlp)
-        ends = (end or _PLAIN, mlp_end)
-        wiring = replace(
-            self._read_as(branch, maps),
-            style=style,
-            norms=norms,
-            mlp=mlp,
-            experts=experts,
-            output_norms=_of_kind(ends, "norm"),
-            gains=_gains(ends, (branch, self.mlp)),
-            windowed=windowed,
-            causal=_is_causal(maps),
-            logit_scale=self._logit_scale(branch, maps),
-            dropout=self._dropout(branch),
-            scales=_scales(self.seen.block, (branch, self.mlp)),
-            switch=self._switch(style),
-        )
+        values = replace(_parts_of(maps), logit_scale=self._logit_scale(branch, maps))
+        wiring = replace(wiring, values=values, last=maps.output, windowed=windowed)
         within = rounding(self.seen.block)
         prove(wired_values(self.seen.block, wiring), maps, branch.value.tensor * branch.scale, windowed, within)
         return wiring
-
-    def _read_as(self, branch: _Branch, maps: ValueMaps) -> Wiring:
-        """What is the same for attention and cross-attention."""
-        wiring = Wiring("pre", maps.heads, self._module_of(branch), maps.value, maps.layout, maps.output, ("", ""))
-        if not maps.own:
-            return wiring
-        values, heads = f"{maps.value}.values", f"{maps.value}.heads"
-        names = {"value_weight": "in_proj_weight", "value_bias": "in_proj_bias", "values_at": values, "heads_at": heads}
-        return replace(wiring, **names)  # type: ignore[arg-type]
 
     def _cross_wiring(self, branch: _Branch) -> Wiring:
         """Cross-attention, proved as attention is; a norm before it is on its queries alone."""
@@ -353,24 +382,28 @@ class _Search:
         if ends_in(branch.value, maps.gave, self.seen) != _PLAIN:
             raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is")
         after = branch.step.norm
-        wiring = replace(self._read_as(branch, maps), style="post" if after else "pre", norms=(after or "", ""))
+        style: Literal["pre", "post"] = "post" if after else "pre"
+        dim = self.seen.stream.tensor.shape[-1]
+        wiring = Wiring(style, self._module_of(branch), _parts_of(maps), (after or "", ""), dim, last=maps.output)
         prove(wired_values(self.seen.block, wiring), maps, branch.value.tensor * branch.scale, False)
         return wiring
 
     def _place_of_norms(
-        self, attention: _Branch, reads: Value, mlp: _Branch
+        self, attention: _Branch, reads: Value, mlp: _Branch | None
     ) -> tuple[Literal["pre", "post", "parallel"], tuple[str, str]]:
         """Where the norms stand, and which they are."""
         after = [step.norm for step in self.steps]
         if all(after):
             if reads is not attention.step.before:
                 raise NotProved("norms both before and after the additions")
-            return "post", (str(attention.step.norm), str(mlp.step.norm))
-        if any(after):
+            return "post", (str(attention.step.norm), "" if mlp is None else str(mlp.step.norm))
+        if any(after[:-1]) or (after[-1] and not self.others):
             raise NotProved("a norm on the stream after some of the additions")
         first = self._norm_before(attention, reads)
         if first is None:
             raise NotProved("what attention reads is no norm of the stream before it")
+        if mlp is None:
+            return "pre", (first, "")
         parallel = self._is_parallel()
         second = self._norms((attention if parallel else mlp).step.before, self._read_by_mlp())
         if parallel:
@@ -432,7 +465,7 @@ class _Search:
 
 
 def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bool, within: float = OF_BRANCH) -> None:
-    """Rebuild a branch from weights as they are read, and the map.
+    """Rebuild a branch from weights as they are read, and the map, with whatever norm or gate stands between.
 
     Raises:
         NotProved: It is another, or heads in another order give it too.
@@ -459,11 +492,30 @@ def prove(values: ValueProjection, maps: ValueMaps, branch: Tensor, windowed: bo
         raise NotProved("heads in another order give the same branch, so the batch cannot tell them apart")
 
 
-def _is_causal(maps: ValueMaps) -> bool | None:
-    queries, keys = maps.maps.shape[-2:]
-    if queries == keys > 1 and not bool(maps.maps.triu(1).any()):
+def _parts_of(maps: ValueMaps) -> ValueParts:
+    """Where the weights are that a search found."""
+    if not maps.own:
+        between = {name: getattr(maps, name) for name in ("scale", "latent", "value_norm", "gate", "heads_norm")}
+        return ValueParts(maps.heads, maps.value, maps.layout, maps.output, heads_at=maps.heads_norm, **between)
+    there = (f"{maps.value}.values", f"{maps.value}.heads")
+    return ValueParts(maps.heads, maps.value, maps.layout, maps.output, "in_proj_weight", "in_proj_bias", *there)
+
+
+def _is_causal(call: MapCall) -> bool | None:
+    queries, keys = call.maps.shape[-2:]  # one key more where each head has a sink
+    if keys in (queries, queries + 1) and queries > 1 and not bool(call.maps[..., :queries].triu(1).any()):
         return True
-    return None if maps.own else False
+    return None if call.value is not None else False
+
+
+def _as_it_runs(found: BlockParts, call: BlockCall, seen: Record) -> BlockParts:
+    """With what a block whose map is not understood shows of the future when it runs on other tokens."""
+    wiring = found.wiring
+    if wiring is None or isinstance(wiring.values, ValueParts) or wiring.causal is not False:
+        return found
+    x, tokens = seen.stream.tensor, {one.maps.shape[-2] for one in seen.maps}
+    turned = x.ndim == 3 and x.shape[0] in tokens and x.shape[1] not in tokens
+    return replace(found, wiring=replace(wiring, causal=hides_later(call, 0 if turned else 1)))
 
 
 def _of_kind(ends: tuple[End, End], kind: str) -> tuple[str, str] | None:
@@ -483,19 +535,19 @@ def _origin(block: nn.Module, scale: float) -> float | str:
     return scale
 
 
-def _gains(ends: tuple[End, End], branches: tuple[_Branch, _Branch]) -> tuple[str, str] | None:
+def _gains(ends: tuple[End, End], branches: tuple[_Branch, _Branch | None]) -> tuple[str, str] | None:
     """The weights that multiply both branches, where their ends are or in the sum."""
     found = _of_kind(ends, "gain") or ("", "")
-    times = [one.times if isinstance(one.times, str) else "" for one in branches]
+    times = [one.times if one is not None and isinstance(one.times, str) else "" for one in branches]
     if any(one and other for one, other in zip(found, times, strict=True)):
         raise NotProved("a branch that is multiplied by two weights")
     first, second = (one or other for one, other in zip(found, times, strict=True))
     return (first, second) if first or second else None
 
 
-def _scales(block: nn.Module, branches: tuple[_Branch, _Branch]) -> tuple[float, float]:
+def _scales(block: nn.Module, branches: tuple[_Branch, _Branch | None]) -> tuple[float, float]:
     """The numbers that multiply both branches, where no weight of the block can be what they come of."""
-    first, second = (1.0 if isinstance(one.times, str) else one.times for one in branches)
+    first, second = (1.0 if one is None or isinstance(one.times, str) else one.times for one in branches)
     if (first, second) != (1.0, 1.0) and any(p.numel() == 1 for p in block.parameters()):
         raise NotProved(f"branches multiplied by {first:g} and {second:g}, which may come of weights of one number")
     return first, second

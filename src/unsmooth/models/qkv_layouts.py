@@ -45,6 +45,44 @@ class Layout:
     keys: Callable[[Tensor, Heads], Tensor] | None = None
 
 
+@dataclass(frozen=True)
+class LatentParts:
+    """Where the first half of value weights and the norm after it are.
+
+    Args:
+        down: Path of the linear map.
+        start: The first of its columns that the norm reads.
+        norm: Path of the norm, which the other half reads.
+    """
+
+    down: str
+    start: int
+    norm: str
+
+
+@dataclass(frozen=True)
+class GateParts:
+    """Where the weights of a gate on the heads are.
+
+    Args:
+        linear: Path of the linear map of what attention reads.
+        start: The column of the first head.
+        step: Columns from one head to the next.
+        width: Columns of a head: its width, or one for all of it.
+        function: What is made of them, a name in `GATES`.
+    """
+
+    linear: str
+    start: int
+    step: int
+    width: int
+    function: str
+
+    def columns(self, heads: int) -> Tensor:
+        """The columns of each head (heads, width)."""
+        return self.start + self.step * torch.arange(heads)[:, None] + torch.arange(self.width)
+
+
 # Named functions, so that a model whose hooks know its layout can be pickled.
 def size_of(size: int, heads: Heads) -> int:
     """Of a layout that was found in a projection of this size."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -40,10 +41,79 @@ class Norm:
         """
         if self.kind != "none":
             centred = x - x.mean(dim=-1, keepdim=True) if self.kind == "layer" else x
-            x = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + self.eps)
+            x = centred / self.scale(x)[..., None]
         if self.weight is not None:
             x = x * self.weight
         return x if self.bias is None else x + self.bias
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What it divides each of (..., d) by; ones where it does nothing."""
+        if self.kind == "none":
+            return x.new_ones(x.shape[:-1])
+        centred = x - x.mean(dim=-1, keepdim=True) if self.kind == "layer" else x
+        return (centred.square().mean(dim=-1) + self.eps).sqrt()
+
+
+@dataclass(frozen=True)
+class Latent:
+    r"""A norm between two halves of the value weights, which divides each token, or each head of it, by its size.
+
+    .. math:: v = \mathrm{norm}(x W_{down} + b)\,W_{up}
+
+    Multi-head latent attention has it, whose heads share one latent; a norm of each head's values is another.
+
+    Args:
+        down: (query heads or 1, d, r), without its mean where the norm takes that away.
+        bias: (query heads or 1, r) or None, likewise.
+        up: (query heads, r, d_h), times the norm's weight.
+        norm: The norm without weight and bias.
+    """
+
+    down: Tensor
+    bias: Tensor | None
+    up: Tensor
+    norm: Norm
+
+    def values(self, x_BND: Tensor) -> Tensor:
+        """What comes of tokens, (batch, query heads, tokens, d_h)."""
+        made_BGNR = torch.einsum("bnd,gdr->bgnr", x_BND, self.down.to(x_BND))
+        made_BGNR = made_BGNR if self.bias is None else made_BGNR + self.bias.to(x_BND)[:, None]
+        return self.norm.apply(made_BGNR) @ self.up.to(x_BND)
+
+    def scale(self, x_ND: Tensor) -> Tensor:
+        """What the norm divides a token by (tokens,), the mean over heads."""
+        made_GND = x_ND @ self.down.to(x_ND)
+        made_GND = made_GND if self.bias is None else made_GND + self.bias.to(x_ND)[:, None]
+        return self.norm.scale(made_GND).mean(dim=0)
+
+
+# What a gate may be of a linear map.
+GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "softplus": nn.functional.softplus,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What heads are multiplied by before they are projected, by what the token reads: f(x W + b).
+
+    Args:
+        weight: (query heads, d, d_h), or one number for a whole head, (query heads, d, 1).
+        bias: (query heads, d_h or 1) or None.
+        function: f, a name in `GATES`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    function: str
+
+    def of(self, x_BND: Tensor) -> Tensor:
+        """For tokens (batch, query heads, tokens, d_h or 1)."""
+        made_BHNE = torch.einsum("bnd,hde->bhne", x_BND, self.weight.to(x_BND))
+        return GATES[self.function](made_BHNE if self.bias is None else made_BHNE + self.bias.to(x_BND)[:, None])
 
 
 @dataclass(frozen=True)
@@ -53,7 +123,9 @@ class ValueProjection:
     .. math:: \mathrm{out} = \sum_h A_h (X W_V^h + b_V^h) W_O^h + b_O, \qquad H_h = W_V^h W_O^h
 
     H_h is the d×d matrix whose spectrum decides, in P1 (arXiv 2401.04301), whether the layer smooths. The tensors
-    may share memory with the model, so they are for reading.
+    may share memory with the model, so they are for reading. A norm inside (`latent`, `heads_norm`) is folded into w_v
+    or w_o but for what it divides each token by, so that H is that of tokens which it leaves the size they have, as
+    with `norm`. A `gate` is not in H, which is that of an open one.
 
     Args:
         w_v: (query heads, d, d_h), expanded for grouped heads.
@@ -66,6 +138,9 @@ class ValueProjection:
         output_norm: A norm on the branch's output before it is added (Gemma 2 and 3), or None.
         gain: (d,) what the branch is multiplied by before it is added (LayerScale), or None.
         unseen: Remedies in the block whose work no weight shows, by name.
+        latent: A norm between two halves of w_v, or on values, or None.
+        gate: What the heads are multiplied by, or None.
+        heads_norm: A norm without weight on the heads side by side, or None.
 
     Example:
         >>> eye = torch.eye(2)
@@ -90,6 +165,9 @@ class ValueProjection:
     output_norm: Norm | None = None
     gain: Tensor | None = None
     unseen: tuple[str, ...] = ()
+    latent: Latent | None = None
+    gate: Gate | None = None
+    heads_norm: Norm | None = None
 
     @property
     def heads(self) -> int:
@@ -139,14 +217,25 @@ class ValueProjection:
         Equal to the site "attention", so after `output_norm` and `gain` where the layer has them. Cross-attention reads
         its values off the other stack: its maps are (B, H, N, M) for M tokens there, and the result is site "cross".
         """
-        values_BHNE = torch.einsum("bnd,hde->bhne", normed_BND.to(self.w_v.dtype), self.w_v)
-        if self.b_v is not None:
-            values_BHNE = values_BHNE + self.b_v[:, None]
-        mixed_BHNE = maps_BHNN.to(self.w_v.dtype) @ values_BHNE
+        mixed_BHNE = self.mixed(maps_BHNN, normed_BND)
+        if self.heads_norm is not None:
+            heads_BNF = self.heads_norm.apply(mixed_BHNE.transpose(1, 2).flatten(2))
+            mixed_BHNE = torch.unflatten(heads_BNF, 2, (self.heads, -1)).transpose(1, 2)
         out_BND = torch.einsum("bhne,hed->bnd", mixed_BHNE, self.w_o)
         if self.b_o is not None:
             out_BND = out_BND + self.b_o
         return self._gained(out_BND if self.output_norm is None else self.output_norm.apply(out_BND))
+
+    def mixed(self, maps_BHNN: Tensor, normed_BND: Tensor) -> Tensor:
+        """What each head gives (batch, query heads, tokens, d_h), with the gate and before a norm on it."""
+        x_BND = normed_BND.to(self.w_v.dtype)
+        values_BHNE = (
+            torch.einsum("bnd,hde->bhne", x_BND, self.w_v) if self.latent is None else self.latent.values(x_BND)
+        )
+        if self.b_v is not None:
+            values_BHNE = values_BHNE + self.b_v[:, None]
+        mixed_BHNE = maps_BHNN.to(self.w_v.dtype) @ values_BHNE
+        return mixed_BHNE if self.gate is None else mixed_BHNE * self.gate.of(x_BND)
 
     def _gained(self, x: Tensor) -> Tensor:
         return x if self.gain is None else x * self.gain

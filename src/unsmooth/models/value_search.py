@@ -2,7 +2,8 @@
 
 The output projection is the linear map that reads the heads side by side. What a head holds is its row of the
 attention map times a column of some linear map before it, so every column it can be is tried and the order of values
-in that map comes out, whatever it is called: alone, after queries and keys, group by group.
+in that map comes out, whatever it is called: alone, after queries and keys, group by group. What may stand between is
+found by its numbers too: a norm of the values, one in the middle of their weights, and a gate or a norm on the heads.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.block_parts import linear_weights, part
 from unsmooth.models.block_record import OF_BRANCH, MapCall, ModuleCall, Record, same
-from unsmooth.models.qkv_layouts import BY_GROUP, CONCATENATED, SEPARATE, Heads, Layout, size_of
+from unsmooth.models.qkv_layouts import (
+    BY_GROUP,
+    CONCATENATED,
+    SEPARATE,
+    GateParts,
+    Heads,
+    LatentParts,
+    Layout,
+    size_of,
+)
 from unsmooth.models.stored import is_quantised
+from unsmooth.models.value_projection import GATES
 
 QUANTISED = 5e-2
 
@@ -37,6 +48,11 @@ class ValueMaps:
         gave: What `output` gave.
         maps: The attention maps (batch, heads, queries, keys), in the space of `reads`.
         own: Whether it is torch's own attention, which holds both.
+        scale: A number that values are multiplied by.
+        latent: A norm in the middle of the value weights.
+        value_norm: Path of a norm of each head's values.
+        gate: What the heads are multiplied by.
+        heads_norm: Path of a norm on the heads side by side.
     """
 
     map_call: MapCall
@@ -48,6 +64,20 @@ class ValueMaps:
     gave: Tensor
     maps: Tensor
     own: bool = False
+    scale: float = 1.0
+    latent: LatentParts | None = None
+    value_norm: str | None = None
+    gate: GateParts | None = None
+    heads_norm: str | None = None
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """What an output projection reads, or what that was made of by a gate or a norm."""
+
+    given: Tensor
+    gate: Tensor | None = None
+    norm: str | None = None
 
 
 def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | str:
@@ -61,39 +91,156 @@ def find_value_maps(record: Record, call: MapCall, until: int) -> ValueMaps | st
     if call.maps.ndim not in (3, 4, 5) or not outputs or not values:
         odd = f"a map of shape {tuple(call.maps.shape)}" if outputs and values else None
         return odd or f"no linear map {'before' if outputs else 'after'} the attention map in its branch"
-    for one in record.calls:
-        if (
-            one.began > call.order
-            and is_norm(one)
-            and same(one.gave, outputs[0].given)
-            and not same(one.given, one.gave)
-        ):
-            return f"a norm, {one.path!r}, between the heads and {outputs[0].path!r}"
     best, reason = -1.0, f"{outputs[0].path!r} does not read the heads of the map side by side"
+    norms = [one for one in record.calls if one.ended < call.order and is_norm(one) and one.gave.ndim == 4]
     for output in outputs:
-        for maps_BHNM, heads_BNHE in _as_heads(call.maps, output.given):
-            for value in reversed(values):
-                made, reads = _as_tokens(value.gave, maps_BHNM), _as_tokens(value.given, maps_BHNM)
-                if made is None or reads is None:
+        for heads in _heads_of(record, call, output):
+            for maps_BHNM, heads_BNHE in _as_heads(call.maps, heads.given):
+                for value in (*reversed(values), *reversed(norms)):
+                    made = _as_tokens(value.gave, maps_BHNM)
+                    if made is None:
+                        continue
+                    maps = maps_BHNM[..., : made.shape[1]]
+                    columns_HE, share, scale = _columns(maps, made, heads_BNHE)
+                    if columns_HE is not None:
+                        return _found(record, call, output, heads, maps, value, columns_HE, scale)
+                    if heads.norm is not None and best < 1.0:
+                        best, reason = 1.0, f"a norm, {heads.norm!r}, between the heads and {output.path!r}"
+                    elif share > best:
+                        best, what = share, f"{output.path!r} reads are values of {value.path!r} mixed by the map"
+                        reason = f"only {share:.0%} of what {what}"
+                if heads.given is not output.given:
                     continue
-                maps = maps_BHNM[..., : made.shape[1]]
-                columns_HE, share = _columns(maps, made, heads_BNHE)
-                if columns_HE is not None:
-                    found = _layout_of(columns_HE, made.shape[-1])
-                    if isinstance(found, str):
-                        return f"{found} in {value.path!r}"
-                    return ValueMaps(call, value.path, output.path, *found, reads, output.gave, maps)
-                if _is_gated(maps, made, heads_BNHE):
-                    best, reason = 1.0, f"a gate between the heads and {output.path!r}"
-                elif share > best:
-                    best, of = share, f"{share:.0%} of what {output.path!r} reads are values of {value.path!r} mixed"
-                    reason = f"only {of} by the map"
-            hidden = (one for one in record.calls if one.ended < call.order and one not in values)
-            for one in hidden:
-                made = _as_tokens(one.gave, maps_BHNM)
-                if made is not None and _columns(maps_BHNM[..., : made.shape[1]], made, heads_BNHE)[0] is not None:
-                    return _why_not_read(record, one)
+                for one in (one for one in record.calls if one.ended < call.order and one not in (*values, *norms)):
+                    made = _as_tokens(one.gave, maps_BHNM)
+                    if made is not None and _columns(maps_BHNM[..., : made.shape[1]], made, heads_BNHE)[0] is not None:
+                        return _why_not_read(record, one)
     return reason
+
+
+def _heads_of(record: Record, call: MapCall, output: ModuleCall) -> Iterator[_Heads]:
+    """What a projection reads as it is; then what a norm made it of, or what a gate did."""
+    given = output.given
+    yield _Heads(given)
+    for one in record.calls:
+        if one.began > call.order and is_norm(one) and same(one.gave, given) and not same(one.given, given):
+            yield _Heads(one.given, norm=one.path)
+    for product in record.products:
+        if not call.order < product.order < output.began or product.gave.numel() != given.numel():
+            continue
+        for axes in ((1, 1), (1, 2)):  # heads after tokens, or before them
+            if product.gave.ndim > max(axes) and same(product.gave.transpose(*axes).reshape(given.shape), given):
+                wide = [one.broadcast_to(product.gave.shape).transpose(*axes) for one in product.factors]
+                left, right = (factor.reshape(given.shape) for factor in wide)
+                yield _Heads(left, gate=right)
+                yield _Heads(right, gate=left)
+                break
+
+
+def _found(
+    record: Record,
+    call: MapCall,
+    output: ModuleCall,
+    heads: _Heads,
+    maps: Tensor,
+    value: ModuleCall,
+    columns_HE: Tensor,
+    scale: float,
+) -> ValueMaps | str:
+    """The maps, with all that stands between them; `value` is what makes the columns, a linear map or a norm."""
+    norm, value_norm = value, None
+    if not looks_linear(value.module):
+        value_norm = value.path
+        before = _run_of(record, norm, maps)
+        if before is None:
+            return f"values that {norm.path!r} does not make of a linear map in this block"
+        value, columns_C = before
+        columns_HE = columns_C[columns_HE]
+    laid = _layout_of(columns_HE, value.gave.shape[-1])
+    if isinstance(laid, str):
+        return f"{laid} in {value.path!r}"
+    reads, latent = _as_tokens(value.given, maps), None
+    if value_norm is None and record.find(value.given) is None and (found := _latent(record, value, maps)) is not None:
+        reads, latent = found
+    if reads is None:
+        return f"{value.path!r} reads other tokens than the map"
+    gate = None
+    if heads.gate is not None:
+        gate = _gate(record, output, next(_as_heads(maps, heads.gate))[1], reads)
+        if gate is None:
+            return f"a gate between the heads and {output.path!r} that is no function of one linear map"
+    layout, numbers = laid
+    return ValueMaps(
+        call,
+        value.path,
+        output.path,
+        layout,
+        numbers,
+        reads,
+        output.gave,
+        maps,
+        scale=scale,
+        latent=latent,
+        value_norm=value_norm,
+        gate=gate,
+        heads_norm=heads.norm,
+    )
+
+
+def _run_of(record: Record, norm: ModuleCall, maps: Tensor) -> tuple[ModuleCall, Tensor] | None:
+    """The linear map before a norm, and which of its columns each number is that the norm reads."""
+    reads = _as_tokens(norm.given, maps)
+    if reads is None:
+        return None
+    for one in reversed([one for one in record.calls if one.ended <= norm.began and _is_linear(record, one)]):
+        made = _as_tokens(one.gave, maps)
+        if made is not None and made.shape[1] == reads.shape[1]:
+            columns = _same_columns(reads.flatten(0, 1), made.flatten(0, 1))
+            if columns is not None:
+                return one, columns
+    return None
+
+
+def _latent(record: Record, value: ModuleCall, maps: Tensor) -> tuple[Tensor, LatentParts] | None:
+    """What the first of two value maps reads, and where it and the norm between them are."""
+    for norm in record.calls:
+        fits = norm.ended < value.began and norm.gave.numel() == value.given.numel() and is_norm(norm)
+        if fits and same(norm.gave.reshape(value.given.shape), value.given):
+            before = _run_of(record, norm, maps)
+            reads = None if before is None else _as_tokens(before[0].given, maps)
+            if before is not None and reads is not None:
+                start, columns = int(before[1][0]), before[1]
+                if torch.equal(columns, torch.arange(start, start + len(columns), device=columns.device)):
+                    return reads, LatentParts(before[0].path, start, norm.path)
+    return None
+
+
+def _gate(record: Record, output: ModuleCall, gate_BNHE: Tensor, reads: Tensor) -> GateParts | None:
+    """The linear map of what attention reads that a gate is a function of."""
+    heads, dim = gate_BNHE.shape[-2:]
+    whole = bool((gate_BNHE == gate_BNHE[..., :1]).all())
+    wanted_PT = gate_BNHE[..., : 1 if whole else dim].flatten(0, 1).flatten(1)
+    for one in record.calls:
+        if one.began > output.began or one.given.shape[-1] != reads.shape[-1] or not _is_linear(record, one):
+            continue
+        given = one.given.reshape(reads.shape) if one.given.numel() == reads.numel() else None
+        if given is None or not same(given.to(reads), reads):
+            continue
+        for name, function in GATES.items():
+            columns = _same_columns(wanted_PT, function(one.gave.double()).reshape(len(wanted_PT), -1))
+            if columns is not None:
+                columns_HE = columns.reshape(heads, -1)
+                start, step = int(columns_HE[0, 0]), int(columns_HE[min(1, heads - 1), 0] - columns_HE[0, 0])
+                parts = GateParts(one.path, start, step, columns_HE.shape[1], name)
+                return parts if torch.equal(parts.columns(heads).to(columns_HE), columns_HE) else None
+    return None
+
+
+def _same_columns(wanted_PT: Tensor, made_PC: Tensor) -> Tensor | None:
+    """Which column of one matrix each column of another is; None where some is none."""
+    columns_T = torch.cdist(wanted_PT.T, made_PC.T, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+    error = (made_PC[:, columns_T] - wanted_PT).abs().max()
+    return columns_T if bool(error <= OF_BRANCH * wanted_PT.abs().max()) else None
 
 
 def _why_not_read(record: Record, call: ModuleCall) -> str:
@@ -188,34 +335,33 @@ def _as_tokens(gave: Tensor, maps_BHNM: Tensor) -> Tensor | None:
             return gave.transpose(0, 1).double()
         if gave.numel() == batch * tokens * gave.shape[-1]:
             return gave.reshape(batch, tokens, -1).double()
+        if gave.ndim == 4 and gave.shape[0] == batch and tokens in gave.shape[1:3]:  # heads after tokens, or before
+            return (gave if gave.shape[1] == tokens else gave.transpose(1, 2)).flatten(2).double()
     return None
 
 
-def _columns(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> tuple[Tensor | None, float]:
-    """Which column of a linear map each place of each head is, and for which share of them there is one."""
+def _columns(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> tuple[Tensor | None, float, float]:
+    """Which column of a linear map each place of each head is, for which share of them there is one, times what."""
     mixed_HPC = torch.einsum("bhnm,bmc->hbnc", maps_BHNM, made_BMC).flatten(1, 2)
     heads_HPE = heads_BNHE.permute(2, 0, 1, 3).flatten(1, 2)
-    apart_HCE = (
-        mixed_HPC.square().sum(1)[:, :, None] + heads_HPE.square().sum(1)[:, None] - 2 * mixed_HPC.mT @ heads_HPE
-    )
-    columns_HE = apart_HCE.argmin(dim=1)
+    sizes_HC1, products_HCE = mixed_HPC.square().sum(1)[:, :, None], mixed_HPC.mT @ heads_HPE
+    columns_HE = (sizes_HC1 - 2 * products_HCE).argmin(dim=1)
+    share = _share(mixed_HPC, heads_HPE, columns_HE)
+    if share == 1.0:
+        return columns_HE, share, 1.0
+    times_HCE = products_HCE / sizes_HC1.clamp(min=1e-30)
+    other_HE = (times_HCE * products_HCE).argmax(dim=1)
+    times = float(times_HCE.gather(1, other_HE[:, None]).median())
+    found = _share(times * mixed_HPC, heads_HPE, other_HE) == 1.0
+    return (other_HE if found else None), share, times
+
+
+def _share(mixed_HPC: Tensor, heads_HPE: Tensor, columns_HE: Tensor) -> float:
+    """For which share of places a column is what is there."""
     chosen_HPE = mixed_HPC.gather(2, columns_HE[:, None].expand(-1, mixed_HPC.shape[1], -1))
     error_HE = (chosen_HPE - heads_HPE).abs().amax(dim=1)
     fits_HE = error_HE <= OF_BRANCH * heads_HPE.abs().amax(dim=1).clamp(min=heads_HPE.abs().max() * 1e-2)
-    share = float(fits_HE.double().mean())
-    return (columns_HE if share == 1.0 else None), share
-
-
-def _is_gated(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> bool:
-    """Whether heads are values mixed by the map, each number times one between 0 and 1."""
-    heads, dim = heads_BNHE.shape[-2:]
-    if made_BMC.shape[-1] % dim or heads % (made_BMC.shape[-1] // dim):
-        return False
-    values_BHME = (
-        torch.unflatten(made_BMC, -1, (-1, dim)).repeat_interleave(heads * dim // made_BMC.shape[-1], 2).transpose(1, 2)
-    )
-    share_BNHE = heads_BNHE / (maps_BHNM @ values_BHME).transpose(1, 2)
-    return bool(((share_BNHE > 0) & (share_BNHE < 1)).all())
+    return float(fits_HE.double().mean())
 
 
 def _layout_of(columns_HE: Tensor, size: int) -> tuple[Layout, Heads] | str:

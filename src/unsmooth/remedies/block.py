@@ -107,7 +107,7 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     home = remedies_of(block)
     if home is None:
         get_ready()
-        home = BlockRemedies(shared, site.output_matrix().device, remembered(block))
+        home = BlockRemedies(shared, site.like_weights()["device"], remembered(block))
         block.add_module(HOME, home)
         block.register_forward_pre_hook(
             EnterBlock(home, home.now, shared, block, site.host, wiring), with_kwargs=True, prepend=True
@@ -123,12 +123,12 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
     at = _modules(site)
     for place in _places_in(site, edit):
         if place == "on_values":
-            _values(site, home).register_forward_hook(EditValues(edit, home.now, wiring))
+            _values(site, home).register_forward_hook(EditValues(edit, home.now, wiring.weights))
         elif place == "on_mixing":
             edit_mixing(block.get_submodule(wiring.attention), Mixing(edit, home.now, wiring.windowed))
         elif place == "on_heads":
             _note_values(site, home)
-            _heads(site, home).register_forward_pre_hook(EditHeads(edit, home.now, wiring))
+            _heads(site, home).register_forward_pre_hook(EditHeads(edit, home.now, wiring.weights))
         elif place.endswith("_sum"):
             _hook_sum(site, edit, place, home)
         elif place.endswith("_input"):
@@ -193,17 +193,19 @@ def _sums_last(module: nn.Module) -> None:
 
 
 def _values(site: Site, home: BlockRemedies) -> nn.Module:
-    return home.projections.setdefault(site.wiring.values_path, site.block.get_submodule(site.wiring.values_path))
+    path = site.wiring.weights.values_path
+    return home.projections.setdefault(path, site.block.get_submodule(path))
 
 
 def _heads(site: Site, home: BlockRemedies) -> nn.Module:
-    return home.projections.setdefault(site.wiring.heads_path, site.block.get_submodule(site.wiring.heads_path))
+    path = site.wiring.weights.heads_path
+    return home.projections.setdefault(path, site.block.get_submodule(path))
 
 
 def _note_values(site: Site, home: BlockRemedies) -> None:
     module = _values(site, home)
     if not any(isinstance(hook, EditValues) and hook.edit is None for hook in module._forward_hooks.values()):
-        module.register_forward_hook(EditValues(None, home.now, site.wiring))
+        module.register_forward_hook(EditValues(None, home.now, site.wiring.weights))
 
 
 def drop_edit(site: Site, name: str) -> None:

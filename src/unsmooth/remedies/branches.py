@@ -14,13 +14,15 @@ from unsmooth.remedies.site import Site, as_in_out
 
 def uncrossed(site: Site) -> str | None:
     """Why a remedy of every branch, with a part for that of cross-attention, cannot have a block; None where it can."""
+    if site.wiring.others:
+        return "a branch beside attention and MLP adds to the stream too, and would be left as it is"
     if site.has_cross or not has_cross(site):
         return None
     return "its cross-attention, which would add to the stream too, did not run, so that its branch is not known"
 
 
 def crossed(site: Site, but: str) -> str | None:
-    """Why a remedy of every branch cannot have a block with cross-attention; None where the block has none.
+    """Why a remedy of every branch cannot have a block with a third one; None where the block has none.
 
     Edits reach attention and MLP only, so that a third branch would be added as it always was.
 
@@ -28,7 +30,9 @@ def crossed(site: Site, but: str) -> str | None:
         site: The block.
         but: What the remedy lacks for that branch.
     """
-    return f"its cross-attention adds to the stream too, {but}" if has_cross(site) else None
+    if has_cross(site):
+        return f"its cross-attention adds to the stream too, {but}"
+    return f"a branch beside attention and MLP adds to the stream too, {but}" if site.wiring.others else None
 
 
 def has_cross(site: Site) -> bool:

@@ -11,10 +11,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models.block_parts import linear_weights, part, weight_at
+from unsmooth.models.block_parts import linear_weights, part, refuse, weight_at
 from unsmooth.models.hooks import is_compiled
 from unsmooth.models.host import multiplier
-from unsmooth.models.wiring import wired_values
+from unsmooth.models.stored import is_quantised
+from unsmooth.models.wiring import ValueParts, wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
 from unsmooth.remedies.routing import why_not_mixable
@@ -109,6 +110,21 @@ def _mixing_refusal(kind: type[Edit], site: Site) -> str | None:
     return why_not_mixable(part(site.block, site.wiring.attention))
 
 
+def check_values(site: Site, edit: Edit) -> None:
+    """What an edit does to values, heads or maps needs weights that are proved, and heads that are values mixed."""
+    inside = {"on_values", "on_mixing", "on_heads"} & set(edit.places())
+    weights, why = site.wiring.values, None
+    if inside and isinstance(weights, str):
+        why = f"it acts inside attention, whose weights are not known: {weights.removesuffix('.')}"
+    elif isinstance(weights, ValueParts) and inside & {"on_values", "on_heads"}:
+        if weights.value_norm is not None or ("on_heads" in inside and weights.scale != 1.0):
+            why = "its heads mix what a norm or a factor makes of the values"
+        elif "on_heads" in inside and weights.gate is not None:
+            why = "a gate is between its heads and their projection"
+    if why is not None:
+        raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: {why}.")
+
+
 def check_windows(site: Site, edit: Edit) -> None:
     """Inside windows of an image, a mean over tokens would be over those of a window, and of what fills it up.
 
@@ -136,6 +152,11 @@ def check_norms(site: Site, edit: Edit) -> None:
                 f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the branch of "
                 f"{name}, which this block multiplies by zero before it is added."
             )
+    if site.wiring.others and site.wiring.style != "post" and any(place.endswith("_sum") for place in places):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the stream after "
+            "attention, to which a branch beside attention and MLP is added before."
+        )
     for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
@@ -183,7 +204,10 @@ def _check_weights(site: Site) -> None:
             f"Expected the sites normed, attention and mlp in {site.host.name} block {site.path!r} but got none for "
             f"{' and '.join(sorted(absent))}. Try layers that have them."
         )
-    wired_values(site.block, site.wiring)
+    if isinstance(site.wiring.values, ValueParts):
+        wired_values(site.block, site.wiring)
+    elif is_quantised(site.block):
+        raise refuse(site.block, "float weights", "quantised ones")
     for path in site.wiring.mlp:
         linear_weights(site.block, path)
     for path in site.wiring.experts:

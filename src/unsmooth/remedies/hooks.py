@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unsmooth.errors import expected
 from unsmooth.models.host import Host, multiplier
 from unsmooth.models.watch import first_output
-from unsmooth.models.wiring import Wiring
+from unsmooth.models.wiring import ValueParts
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Call, Volatile
 from unsmooth.remedies.passes import end_past_the_stack
@@ -171,17 +171,17 @@ class NoteMiddle(Hook):
 class EditValues(Hook):
     """Note the values of this call for edits of the heads and, where `edit` is one, let it change them."""
 
-    def __init__(self, edit: Edit | None, now: Volatile, wiring: Wiring) -> None:
+    def __init__(self, edit: Edit | None, now: Volatile, weights: ValueParts) -> None:
         self.edit = edit
         self.now = now
-        self.wiring = wiring
+        self.weights = weights
 
     def __call__(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
         """Called by torch after the values are made."""
         call = self.now.here().get("call")
         if call is None:
             return None
-        values = self.wiring.values_of(output)
+        values = self.weights.values_of(output)
         call.values = values
         if self.edit is None:
             return None
@@ -190,17 +190,17 @@ class EditValues(Hook):
             edited: Tensor = call.values.reshape(output.shape)
             return edited
         changed = output.clone()  # fused with queries and keys, which stay as they are
-        self.wiring.values_of(changed).copy_(call.values)
+        self.weights.values_of(changed).copy_(call.values)
         return changed
 
 
 class EditHeads(Hook):
     """Let an edit change what the output projection reads."""
 
-    def __init__(self, edit: Edit, now: Volatile, wiring: Wiring) -> None:
+    def __init__(self, edit: Edit, now: Volatile, weights: ValueParts) -> None:
         self.edit = edit
         self.now = now
-        self.heads = wiring.heads
+        self.heads = weights.heads
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
         """Called by torch before the heads are projected."""

@@ -32,10 +32,10 @@ def queries_and_keys(site: Site) -> tuple[Tensor, Tensor] | None:
         >>> query.shape, torch.equal(key.flatten(1), anatomy.blocks["layers.0"].self_attn.in_proj_weight[4:8].mT)
         (torch.Size([4, 2, 1, 2]), True)
     """
-    wiring = site.wiring
-    heads, layout = wiring.heads, wiring.layout
+    weights = site.wiring.weights
+    heads, layout = weights.heads, weights.layout
     if layout.queries is not None and layout.keys is not None:
-        weight_DF = as_in_out(part(site.block, wiring.value), wiring.value_weight).data
+        weight_DF = as_in_out(part(site.block, weights.value), weights.value_weight).data
         return layout.queries(weight_DF, heads), layout.keys(weight_DF, heads)
     beside = _beside(site)
     if beside is None:
@@ -44,17 +44,17 @@ def queries_and_keys(site: Site) -> tuple[Tensor, Tensor] | None:
     if query_DF.shape[1] != heads.query * heads.dim or key_DF.shape[1] != heads.key_value * heads.dim:
         return None
     return (
-        torch.unflatten(query_DF, 1, (heads.key_value, wiring.group, heads.dim)),
+        torch.unflatten(query_DF, 1, (heads.key_value, weights.group, heads.dim)),
         torch.unflatten(key_DF, 1, (heads.key_value, heads.dim)),
     )
 
 
 def query_bias(site: Site) -> Tensor | None:
     """What is added to the queries, to be written to; None where nothing is, or where they are not known."""
-    wiring = site.wiring
-    if wiring.layout.queries is not None:
-        bias: Tensor | None = getattr(part(site.block, wiring.value), wiring.value_bias)
-        return None if bias is None else wiring.layout.queries(bias.data, wiring.heads)
+    weights = site.wiring.weights
+    if weights.layout.queries is not None:
+        bias: Tensor | None = getattr(part(site.block, weights.value), weights.value_bias)
+        return None if bias is None else weights.layout.queries(bias.data, weights.heads)
     beside = _beside(site)
     bias = None if beside is None else getattr(beside[0], "bias", None)
     return None if bias is None else bias.data
@@ -62,7 +62,7 @@ def query_bias(site: Site) -> Tensor | None:
 
 def _beside(site: Site) -> tuple[nn.Module, nn.Module] | None:
     """The projections of queries and keys beside that of the values."""
-    parent, _, name = site.wiring.value.rpartition(".")
+    parent, _, name = site.wiring.weights.value.rpartition(".")
     if name not in _BESIDE:
         return None
     try:

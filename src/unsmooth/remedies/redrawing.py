@@ -29,7 +29,7 @@ class Redrawing(Edit):
         self.kept: list[Tensor] = []
         if draws:
             # A part of the state, so that a checkpoint of this model is told from one of the plain model.
-            self.register_buffer("drawn", torch.ones(1, device=site.output_matrix().device))
+            self.register_buffer("drawn", torch.ones(1, device=site.like_weights()["device"]))
 
     def writes(self, site: Site) -> Iterable[nn.Parameter]:
         """Any, where it writes at all."""

@@ -63,7 +63,7 @@ class BesideIdentity(Edit):
         self.drops_skip = skip == "drop"
         for name, number in weights.items():
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
-            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
+            shape = (site.wiring.weights.heads.query,) if learn == "head" else (1,)
             start = torch.full(shape, number, **site.like_weights())
             if learn == "no":
                 self.register_buffer(name, start, persistent=False)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.block_parts import part
+from unsmooth.models.block_parts import norm_at, part
 from unsmooth.models.host import Host
 from unsmooth.models.wiring import Wiring
 
@@ -54,15 +54,29 @@ class Site:
     @property
     def dim(self) -> int:
         """Width of the stream."""
-        return int(self.output_matrix().shape[1])
+        return self.wiring.dim
 
     def value_places(self) -> Tensor:
         """Where the value weights are, (dim, key/value heads, head dim), to be written to."""
-        return self.wiring.layout.values(self._value_weight().data, self.wiring.heads)
+        weights = self.wiring.weights
+        weight = as_in_out(part(self.block, weights.value), weights.value_weight)
+        return weights.layout.values(weight.data, weights.heads)
+
+    def why_not_written(self) -> str | None:
+        """Why H cannot be given by value and output weights that are written; None where it can."""
+        weights = self.wiring.weights
+        between = weights.heads_norm or (None if weights.latent is None else weights.latent.norm)
+        if weights.value_norm is not None and norm_at(self.block, weights.value_norm).weight is not None:
+            between = weights.value_norm
+        if between is not None:
+            return f"a norm with weights, {between!r}, is between its value and its output weights, and a part of H"
+        if not 0.0 < weights.scale <= 1.0:
+            return f"its values are multiplied by {weights.scale:.3g}, and so is H"
+        return None
 
     def output_matrix(self) -> Tensor:
         """The output weights (query heads · head dim, dim)."""
-        return as_in_out(part(self.block, self.wiring.output), "weight")
+        return as_in_out(part(self.block, self.wiring.weights.output), "weight")
 
     def weights_at(self, *paths: str) -> list[nn.Parameter]:
         """The parameters of the modules at these paths of the block, or those at them."""
@@ -73,12 +87,12 @@ class Site:
             found += list(part(self.block, path).parameters(recurse=False)) if own is None else [own]
         return found
 
-    def _value_weight(self) -> Tensor:
-        return as_in_out(part(self.block, self.wiring.value), self.wiring.value_weight)
-
     def like_weights(self) -> dict[str, Any]:
         """Dtype and device for new parameters: those of the block's own."""
-        weight = self.output_matrix()
+        last = self.wiring.last
+        known: Any = None if last is None else part(self.block, last)
+        found = self.block.parameters() if known is None else (known.weight,)
+        weight = max((one for one in found if one.dtype.is_floating_point), key=lambda one: one.ndim)
         return {"dtype": weight.dtype, "device": weight.device}
 
 

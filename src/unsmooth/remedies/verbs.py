@@ -20,6 +20,7 @@ from unsmooth.remedies.checking import (
     check_norms,
     check_plain,
     check_sites,
+    check_values,
     check_whole,
     check_windows,
     checked_options,
@@ -104,6 +105,7 @@ def apply(
     # Building an edit checks its options and touches nothing.
     edits = [kind(site, **options) for _, site in chosen]
     for (_, site), edit in zip(chosen, edits, strict=True):
+        check_values(site, edit)
         check_windows(site, edit)
         check_norms(site, edit)
     check_installs(model, _sites(stacks), [(site, edit) for (_, site), edit in zip(chosen, edits, strict=True)])

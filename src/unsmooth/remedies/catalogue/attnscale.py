@@ -52,7 +52,7 @@ class AttnScale(Recalling):
         self, site: Site, *, omega: Annotated[float, Range(-1.0, 10.0)] = 0.0, learn: Literal["head", "no"] = "head"
     ) -> None:
         super().__init__(site)
-        start = torch.full((site.wiring.heads.query,), omega, **site.like_weights())
+        start = torch.full((site.wiring.weights.heads.query,), omega, **site.like_weights())
         if learn == "head":
             self.register_parameter("omega", nn.Parameter(start))
         else:

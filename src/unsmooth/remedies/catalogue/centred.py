@@ -66,7 +66,7 @@ class Centred(Recalling):
         self.fixed: float | None = tau if learn == "no" else None
         if learn != "no":
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
-            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
+            shape = (site.wiring.weights.heads.query,) if learn == "head" else (1,)
             self.tau = nn.Parameter(torch.full(shape, tau, **site.like_weights()))
 
     def on_heads(self, heads_BNHE: Tensor, call: Call) -> Tensor:

@@ -93,6 +93,8 @@ class DeepNorm(Redrawing):
             return "another remedy has dropped its norms, so the stream would grow by α at every addition"
         if not all(isinstance(norm, nn.LayerNorm) for norm in _norms(site)):
             return "the norms after its additions are not nn.LayerNorm"
+        if options.get("init") != "keep" and isinstance(site.wiring.values, str):
+            return 'its value weights are not known, so there are none to draw; init="keep" works'
         if options.get("init") != "keep" and any(is_derived(module) for module in site.block.modules()):
             return 'another remedy computes its value and output weights, so there are none to draw; init="keep" works'
         return None
@@ -120,7 +122,8 @@ class DeepNorm(Redrawing):
     def remove(self, site: Site) -> None:
         """Put eps and weights back."""
         self._put_back_eps(site)
-        self.give_back([*_weights(site), *_biases(site)])
+        if self.starts_anew:
+            self.give_back([*_weights(site), *_biases(site)])
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Divide the branch."""
@@ -158,16 +161,16 @@ def _norms(site: Site) -> list[Any]:
 
 def _weights(site: Site) -> list[Tensor]:
     """Of values, output and MLP, (…) first in then out or the other way round: views that can be written to."""
-    wiring, value = site.wiring, part(site.block, site.wiring.value)
-    linears: list[Any] = [part(site.block, path) for path in (wiring.output, *wiring.mlp)]
-    values = wiring.layout.values(as_in_out(value, wiring.value_weight).data, wiring.heads)
+    wiring, value = site.wiring, part(site.block, site.wiring.weights.value)
+    linears: list[Any] = [part(site.block, path) for path in (wiring.weights.output, *wiring.mlp)]
+    values = wiring.weights.layout.values(as_in_out(value, wiring.weights.value_weight).data, wiring.weights.heads)
     return [values, *(linear.weight.data for linear in linears)]
 
 
 def _biases(site: Site) -> list[Tensor]:
     """Of the same maps, where they have them."""
-    wiring, value = site.wiring, part(site.block, site.wiring.value)
-    linears: list[Any] = [part(site.block, path) for path in (wiring.output, *wiring.mlp)]
-    found = getattr(value, wiring.value_bias)
-    values = [] if found is None else [wiring.layout.values(found.data, wiring.heads)]
+    wiring, value = site.wiring, part(site.block, site.wiring.weights.value)
+    linears: list[Any] = [part(site.block, path) for path in (wiring.weights.output, *wiring.mlp)]
+    found = getattr(value, wiring.weights.value_bias)
+    values = [] if found is None else [wiring.weights.layout.values(found.data, wiring.weights.heads)]
     return [*values, *(linear.bias.data for linear in linears if linear.bias is not None)]

@@ -81,8 +81,10 @@ class Deescalate(Edit):
         self.prior = prior
         self.fixed: float | None = tau if learn == "no" else None
         if learn != "no":
-            heads = site.wiring.heads
-            channels = (heads.key_value, heads.dim) if place == "values" else (site.dim,)
+            channels: tuple[int, ...] = (site.dim,)
+            if place == "values":
+                heads = site.wiring.weights.heads
+                channels = heads.key_value, heads.dim
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
             shape = channels if learn == "channel" else (1,)
             self.tau = nn.Parameter(torch.full(shape, tau, **site.like_weights()))

@@ -73,7 +73,7 @@ class Differential(Edit):
         super().__init__(site)
         self.splits = form == "split"
         self.start = 0.8 - 0.6 * math.exp(-0.3 * site.index) if lam is None else lam
-        heads, like = site.wiring.heads, site.like_weights()
+        heads, like = site.wiring.weights.heads, site.like_weights()
         self.lam = nn.Parameter(torch.full((heads.query,), self.start, **like)) if learn == "head" else None
         self.vectors = nn.Parameter(0.1 * torch.randn(4, heads.dim // 2).to(**like)) if learn == "layer" else None
         self.gain = nn.Parameter(torch.ones(heads.dim, **like)) if norm else None
@@ -81,7 +81,7 @@ class Differential(Edit):
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Half a head must be a whole number wide."""
-        width = site.wiring.heads.dim
+        width = site.wiring.weights.heads.dim
         return f"its heads are {width} wide, which has no half" if width % 2 else None
 
     def on_mixing(self, mix: Mix, call: Call) -> Tensor:

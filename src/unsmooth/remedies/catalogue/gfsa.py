@@ -65,7 +65,7 @@ class Gfsa(Edit):
         super().__init__(site)
         self.order_K = order
         self.identity = w0
-        heads, like = site.wiring.heads.query, site.like_weights()
+        heads, like = site.wiring.weights.heads.query, site.like_weights()
         self.w_K = nn.Parameter(torch.full((heads,), start, **like))
         self.w_0 = nn.Parameter(torch.full((heads,), self.identity, **like)) if variant == "paper" else None
         self.w_1 = nn.Parameter(torch.ones(heads, **like)) if variant == "paper" else None

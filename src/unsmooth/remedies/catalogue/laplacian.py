@@ -46,10 +46,10 @@ class Laplacian(Edit):
 
     def __init__(self, site: Site, *, heads: Layers = 0.5) -> None:
         super().__init__(site)
-        count = site.wiring.heads.query
+        count = site.wiring.weights.heads.query
         none = isinstance(heads, list) and not heads
         indices = [] if none else choose_layers(heads, count, "heads")
-        chosen_H = torch.zeros(count, dtype=torch.bool, device=site.output_matrix().device)
+        chosen_H = torch.zeros(count, dtype=torch.bool, device=site.like_weights()["device"])
         chosen_H[indices] = True
         self.register_buffer("chosen_H", chosen_H, persistent=False)
 

@@ -83,9 +83,11 @@ class Mimetic(Redrawing):
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Weights that are not there to be drawn, or too wide."""
-        heads = site.wiring.heads
+        heads = site.wiring.weights.heads
         if any(is_derived(module) for module in site.block.modules()):
             return "another remedy computes some of its weights, so there are none to draw"
+        if options.get("values") != "keep" and (reason := site.why_not_written()) is not None:
+            return reason
         if options.get("values") != "keep" and heads.key_value * heads.dim > site.dim:
             return (
                 f"its {heads.key_value} value heads of width {heads.dim} are together wider than the stream "
@@ -117,7 +119,7 @@ class Mimetic(Redrawing):
 
     def _draw_values(self, site: Site) -> None:
         value_DKE, output_FD = self._weights(site)[:2]
-        heads, group = site.wiring.heads, site.wiring.group
+        heads, group = site.wiring.weights.heads, site.wiring.weights.group
         left_DM, right_MD = near_identity(self.alpha, -self.beta, site.dim, heads.key_value * heads.dim)
         value_DKE.copy_(left_DM.reshape(value_DKE.shape))
         # All query heads of a group read the same values, so each gives its share of what these are to give.
@@ -126,9 +128,9 @@ class Mimetic(Redrawing):
 
     def _draw_queries(self, site: Site) -> None:
         query_DKGE, key_DKE = self._weights(site)[-2:]
-        heads, group = site.wiring.heads, site.wiring.group
+        heads, group = site.wiring.weights.heads, site.wiring.weights.group
         usual = heads.dim**-0.5
-        more = usual / (site.wiring.logit_scale or usual)
+        more = usual / (site.wiring.weights.logit_scale or usual)
         alpha, beta = self.query_alpha * more, self.query_beta * more
         for head in range(heads.key_value):
             left_FE, right_ED = near_identity(alpha, beta, site.dim, heads.dim, copies=group)

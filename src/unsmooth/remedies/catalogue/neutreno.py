@@ -59,7 +59,7 @@ class Neutreno(Edit):
         self.fixed: float | None = None if learned else lam
         if learned:
             # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
-            shape = (site.wiring.heads.query,) if learn == "head" else (1,)
+            shape = (site.wiring.weights.heads.query,) if learn == "head" else (1,)
             self.lam = nn.Parameter(torch.full(shape, lam, **site.like_weights()))
 
     @classmethod

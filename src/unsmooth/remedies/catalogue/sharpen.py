@@ -60,4 +60,4 @@ class Sharpen(SpectralEdit):
 
     def writes(self, site: Site) -> Iterable[nn.Parameter]:
         """The value weights, and the output's, which are computed from them."""
-        return site.weights_at(site.wiring.value, site.wiring.output)
+        return site.weights_at(site.wiring.weights.value, site.wiring.weights.output)

@@ -91,6 +91,8 @@ class SignalPreserving(Redrawing):
         if options.get("init") == "paper":
             if any(is_derived(module) for module in site.block.modules()):
                 return 'another remedy computes its weights, so there are none to start anew; init="keep" works'
+            if (reason := site.why_not_written()) is not None:
+                return f'{reason}; init="keep" works'
             if queries_and_keys(site) is None:
                 return 'the weights of its queries are not known, so they cannot be made zero; init="keep" works'
         return no_way_past(site, options)

@@ -50,7 +50,7 @@ class TalkingHeads(Edit):
 
     def __init__(self, site: Site, *, bias: bool = True) -> None:
         super().__init__(site)
-        heads, like = site.wiring.heads.query, site.like_weights()
+        heads, like = site.wiring.weights.heads.query, site.like_weights()
         self.logits = nn.Parameter(torch.eye(heads, **like))
         self.maps = nn.Parameter(torch.eye(heads, **like))
         self.bias = nn.Parameter(torch.zeros(heads, **like)) if bias else None
@@ -58,7 +58,7 @@ class TalkingHeads(Edit):
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """One head has nobody to talk to."""
-        return "it has one head, which has nobody to talk to" if site.wiring.heads.query == 1 else None
+        return "it has one head, which has nobody to talk to" if site.wiring.weights.heads.query == 1 else None
 
     def on_mixing(self, mix: Mix, call: Call) -> Tensor:
         """By the kernels where they are for it, else with maps that are formed."""

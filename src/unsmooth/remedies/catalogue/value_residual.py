@@ -81,7 +81,7 @@ class ValueResidual(Edit):
         # Block 0 lends its values and stays as it is: there is nothing to learn, unless it is called again.
         self.learned = learn != "no" and (site.index > 0 or self.called_again)
         # Not a scalar: FSDP shards parameters, and a scalar has nothing to shard.
-        shape = (site.wiring.heads.key_value, 1) if learn == "head" else (1,)
+        shape = (site.wiring.weights.heads.key_value, 1) if learn == "head" else (1,)
         for name, number in {"first": first, "own": own}.items():
             start = torch.full(shape, number, **site.like_weights())
             if self.learned:

@@ -84,20 +84,22 @@ class SpectralEdit(Edit):
         else:
             self.form = (Orthogonal if basis == "orthogonal" else General)(slots, interval, eigenvalues, like)
         self.gain = BranchGain(site)
-        self.output_in_out = is_conv1d(part(site.block, site.wiring.output))
+        self.output_in_out = is_conv1d(part(site.block, site.wiring.weights.output))
         self.replaced: Replaced | None = None
         self.distances: dict[str, float] = {}
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Value heads that are together wider than the stream, or an output weight that is computed already."""
-        heads = site.wiring.heads
+        if (reason := site.why_not_written()) is not None:
+            return reason
+        heads = site.wiring.weights.heads
         if heads.key_value * heads.dim > site.dim:
             return (
                 f"its {heads.key_value} value heads of width {heads.dim} are together wider than the stream "
                 f"({site.dim}), so V cannot have independent columns and H no eigenvalue for each of them"
             )
-        if is_derived(part(site.block, site.wiring.output)):
+        if is_derived(part(site.block, site.wiring.weights.output)):
             return "another remedy computes its output weight already"
         return BranchGain(site).refusal()
 
@@ -127,14 +129,14 @@ class SpectralEdit(Edit):
     @torch.no_grad()
     def install(self, site: Site) -> None:
         """Replace the value weights and have the output weight computed."""
-        module, slots = part(site.block, site.wiring.output), self.form.slots
+        module, slots = part(site.block, site.wiring.weights.output), self.form.slots
         self.replaced = Replaced(site, slots)
         gain = self.gain.now()
         before = self._heads(self.replaced.value_GED, site.output_matrix(), gain)
         derive_weight(module, self.output_weight)
         self._begin(before)
         bias = module._parameters.get("bias")
-        value_bias = getattr(slots.module, site.wiring.value_bias, None)
+        value_bias = getattr(slots.module, site.wiring.weights.value_bias, None)
         if bias is not None and value_bias is not None and self.start == "project":
             bias.add_(self._drift(site, before, value_bias, gain).to(bias.dtype))
 
@@ -150,20 +152,20 @@ class SpectralEdit(Edit):
         refuse_shards(self.form.slots)
         self.form.make_exact()
         weight = self.output_weight().detach().clone(memory_format=torch.contiguous_format)
-        put_weight(part(site.block, site.wiring.output), self.replaced.output_holding(weight))
+        put_weight(part(site.block, site.wiring.weights.output), self.replaced.output_holding(weight))
 
     @torch.no_grad()
     def adopt(self, state: dict[str, Any], prefix: str, block_prefix: str, site: Site) -> None:
         """Do with a plain checkpoint as with the weights there were; `undo` will give back what was loaded."""
         wiring, slots = site.wiring, self.form.slots
-        at_value, at_output = f"{block_prefix}{wiring.value}.", f"{block_prefix}{wiring.output}."
-        value: Any = state.get(at_value + wiring.value_weight)
+        at_value, at_output = f"{block_prefix}{wiring.weights.value}.", f"{block_prefix}{wiring.weights.output}."
+        value: Any = state.get(at_value + wiring.weights.value_weight)
         output: Any = state.get(at_output + "weight")
         unfit = value is None or output is None or value.shape != slots.parameter().shape
         if unfit or self.replaced is None or slots.sharded():
             super().adopt(state, prefix, block_prefix, site)
             return
-        bias, value_bias = state.get(at_output + "bias"), state.get(at_value + wiring.value_bias)
+        bias, value_bias = state.get(at_output + "bias"), state.get(at_value + wiring.weights.value_bias)
         self.replaced.now_is(slots.rows_of(value), output, bias)
         if self.start == "project":
             there = {"device": slots.parameter().device}
@@ -175,7 +177,7 @@ class SpectralEdit(Edit):
             if bias is not None and value_bias is not None:
                 drift = self._drift(site, before, value_bias.to(**there), gain)
                 state[at_output + "bias"] = bias + drift.to(bias)
-        state[at_value + wiring.value_weight] = value = value.clone()
+        state[at_value + wiring.weights.value_weight] = value = value.clone()
         slots.rows_of(value).copy_(slots.whole())
         del state[at_output + "weight"]
         super().adopt(state, prefix, block_prefix, site)
@@ -201,7 +203,7 @@ class SpectralEdit(Edit):
 
         Value biases add the same vector to every token, by way of W_O. That is no matter of spectra, so it stays.
         """
-        bias_GE = site.wiring.layout.values(value_bias.detach(), site.wiring.heads)
+        bias_GE = site.wiring.weights.layout.values(value_bias.detach(), site.wiring.weights.heads)
         drift_D = torch.einsum("ge,ged->d", bias_GE.to(before.w_GED), before.w_GED - self._now().w_GED)
         return drift_D if gain is None else drift_D / gain
 
@@ -244,7 +246,7 @@ class Replaced:
     """
 
     def __init__(self, site: Site, slots: ValueSlots) -> None:
-        module = part(site.block, site.wiring.output)
+        module = part(site.block, site.wiring.weights.output)
         output = module._parameters["weight"]
         assert output is not None, "a projection has a weight"
         bias = module._parameters.get("bias")
@@ -256,7 +258,7 @@ class Replaced:
     def put_back(self, site: Site, slots: ValueSlots) -> None:
         """Undo it all."""
         refuse_shards(slots)
-        module = part(site.block, site.wiring.output)
+        module = part(site.block, site.wiring.weights.output)
         slots.write(self.value_GED)
         now = slots.parameter()  # the model may have been moved or cast
         put_weight(module, self.output_holding(self.output.data.to(device=now.device, dtype=now.dtype)))

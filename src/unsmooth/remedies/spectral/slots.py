@@ -24,11 +24,11 @@ class ValueSlots:
     """
 
     def __init__(self, site: Site) -> None:
-        self.module = part(site.block, site.wiring.value)
-        self.name = site.wiring.value_weight
-        self.layout = site.wiring.layout
-        self.heads = site.wiring.heads
-        self.group = site.wiring.group
+        self.module = part(site.block, site.wiring.weights.value)
+        self.name = site.wiring.weights.value_weight
+        self.layout = site.wiring.weights.layout
+        self.heads = site.wiring.weights.heads
+        self.group = site.wiring.weights.group
         self.stored_in_out = is_conv1d(self.module)
 
     @property
