@@ -98,15 +98,16 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
     ):
         one: Answer = {}
         if neutral is not None:
-            said, _ = asked(lambda name=name, neutral=neutral: unsmooth.apply(model, name, **neutral))
+            said, _ = asked(lambda name=name, given=neutral: unsmooth.apply(model, name, batch=batch, **given))
             one["said"] = said
             if said == "done":
                 said, new = asked(lambda: _outputs(model, batch))
                 one["neutral"] = _furthest(base, new) if said == "done" else said
                 asked(lambda: unsmooth.undo(model))
-        said, _ = asked(lambda name=name, active=active: unsmooth.apply(model, name, **active))
+        said, _ = asked(lambda name=name, active=active: unsmooth.apply(model, name, batch=batch, **active))
         one["said"] = said
         if said == "done":
+            one["left"] = [stack.paths[0] for stack in stacks if not _has_remedy(model, stack)]
             said, new = asked(lambda: _outputs(model, batch))
             one["changes"] = _furthest(base, new) if said == "done" else said
             one["leak"] = _leaks(model, batch, causal) if said == "done" and name != "layerscale" else "not asked"
@@ -118,6 +119,10 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
             one["undone"] = said == "done" and same and _furthest(base, _outputs(model, batch)) <= again
         answer[name] = one
     return answer
+
+
+def _has_remedy(model: nn.Module, stack: Stack) -> bool:
+    return any("unsmooth" in dict(model.get_submodule(path).named_children()) for path in stack.paths)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

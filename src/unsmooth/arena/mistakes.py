@@ -35,7 +35,7 @@ def _slip(wish: Wish, model: nn.Module) -> UnsmoothError | None:
     kind = find_remedy(wish.name)
     try:
         options = checked_options(kind, wish.options)
-        stacks = find_changeable(model, None, wish.stack)
+        stacks, _ = find_changeable(model, None, wish.stack)
         sites = [one.sites[place] for one in stacks for place in choose_layers(wish.layers, len(one.sites))]
     except UnsmoothError as error:
         return error

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.look import rows_among
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.watch import check_called, first_input, submodule
@@ -54,7 +57,9 @@ def watch_attention(
 ) -> Iterator[None]:
     """Call `observer(layer, maps_BHNN)` for every block call while the context is open.
 
-    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Maps are float32 or better, before any dropout,
+    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Of blocks that have the sequences of a batch in one
+    row, and are told where each begins, maps are of a batch too, filled up with zeros. Maps are float32 or better,
+    before any dropout,
     with all that shapes them in: masks, windows, rotary and relative positions, ALiBi, soft caps. A row that may
     look at nothing is zero. The model's outputs do not change by a bit.
 
@@ -145,6 +150,7 @@ class _Call:
     layer: int = 0
     batch: int = 0
     tokens: int = 0
+    lengths: tuple[int, ...] = ()
     maps: list[Tensor] = field(default_factory=list)
     other_shapes: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -173,7 +179,7 @@ class _Recorder(TorchFunctionMode):
         if map_of.ndim == 3 and call.batch and map_of.shape[0] % call.batch == 0:
             map_of = map_of.reshape(call.batch, -1, *map_of.shape[1:])
         fits = map_of.shape[-2] == call.tokens and (map_of.shape[-1] == call.tokens or not self.square)
-        if map_of.ndim == 4 and map_of.shape[0] == call.batch and fits:
+        if map_of.ndim == 4 and map_of.shape[0] == call.batch and (fits or (call.lengths and self.square)):
             call.maps.append(map_of)
         else:
             call.other_shapes.append(tuple(map_of.shape))
@@ -193,9 +199,11 @@ def _hook_block(
         recorder.call = _Call(layer=recorder.call.layer + 1)
         recorder.called.add(path)
         # Of the block, not of its attention, which may look at windows: a map must be of all tokens.
-        shape = first_input(args, kwargs).shape
-        if len(shape) == 3:
-            recorder.call.batch, recorder.call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
+        call, shape = recorder.call, first_input(args, kwargs).shape
+        if (rows := rows_among(module, args, kwargs, shape)) is not None:
+            call.batch, call.tokens, call.lengths = 1, shape[-2], rows[1]
+        elif len(shape) == 3:
+            call.batch, call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
 
     def open_eyes(module: nn.Module, args: Any) -> None:
         recorder.depth += 1
@@ -205,6 +213,8 @@ def _hook_block(
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         call, recorder.call = recorder.call, _Call(layer=recorder.call.layer)
+        if call.lengths:
+            call.maps = _of_each(call.maps, call.lengths)
         if len(call.maps) == 1:
             observer(call.layer, call.maps[0])
             return
@@ -218,6 +228,18 @@ def _hook_block(
     # Also after an error, or what is called next would be taken for attention.
     hook(attention.register_forward_hook, close_eyes, always_call=True)
     hook(block.register_forward_hook, leave)
+
+
+def _of_each(maps: list[Tensor], lengths: tuple[int, ...]) -> list[Tensor]:
+    """The maps of sequences in one row as one of a batch; as they are, where they are not of those sequences."""
+    if len(maps) == 1 and maps[0].shape[-1] == sum(lengths):
+        ends = list(accumulate(lengths))
+        maps = [maps[0][..., end - one : end, end - one : end] for end, one in zip(ends, lengths, strict=True)]
+    if tuple(one.shape[-1] for one in maps) != lengths:
+        return maps
+    most = max(lengths)
+    filled = [nn.functional.pad(one, (0, most - one.shape[-1], 0, most - one.shape[-2])) for one in maps]
+    return [torch.cat(filled)]
 
 
 def _missing(call: _Call) -> NoAttentionMap:

@@ -48,6 +48,7 @@ class BlockParts:
         cross: Its cross-attention, where it has some whose weights were proved.
         refused: What was not found or not accepted, with the reason: "block", a site, "weights", "cross weights" or
             "mlp weights".
+        rows: The argument of the block that says where each sequence begins, where it is called with several in a row.
     """
 
     taps: Mapping[str, Tap]
@@ -55,6 +56,7 @@ class BlockParts:
     attention_module: str | None = None
     cross: Cross | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    rows: str | None = None
 
 
 class NotProved(Exception):  # noqa: N818 - a reason, not an error

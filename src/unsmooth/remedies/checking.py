@@ -15,6 +15,7 @@ from unsmooth.models.block_parts import linear_weights, part, refuse, weight_at
 from unsmooth.models.hooks import is_compiled
 from unsmooth.models.host import multiplier
 from unsmooth.models.stored import is_quantised
+from unsmooth.models.wire import parts_of
 from unsmooth.models.wiring import ValueParts, wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
@@ -81,16 +82,25 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
-    """Refuse blocks that cannot have a remedy, and leaks that nobody has allowed."""
+def check_new(kind: type[Edit], sites: list[Site]) -> None:
+    """Refuse blocks that have a remedy already."""
     for site in sites:
         if kind.name in edits_at(site):
             again = f"{kind.name} in block {site.path!r} already"
             raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
+
+
+def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> None:
+    """Refuse blocks that cannot have a remedy."""
+    for site in sites:
         _check_weights(site)
         reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
         if reason is not None:
             raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
+
+
+def check_leak(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
+    """Refuse leaks that nobody has allowed."""
     if not kind.leaks(options) or not any(site.causal for site in sites):
         return
     if not allow_leak:
@@ -136,6 +146,15 @@ def check_windows(site: Site, edit: Edit) -> None:
         raise UnsmoothError(
             f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it looks across the tokens that "
             "attention mixes, which are those of one window, shifted and filled up, and not those of the image."
+        )
+
+
+def check_rows(site: Site, edit: Edit) -> None:
+    """Where a block has several sequences in one row, attention is called for each by itself, on no batch of them."""
+    if parts_of(site.block).rows is not None and ("on_mixing" in edit.places() or getattr(edit, "extra_inside", None)):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it mixes attention's own map or "
+            "brings tokens, and this block has several sequences in one row, each with a map of its own."
         )
 
 

@@ -44,11 +44,6 @@ def _is_ours(hook: Any, edit: Edit | None, kind: type[Hook], shared: Volatile | 
     return isinstance(hook, kind) and of_edit and (shared is None or getattr(hook, "shared", None) is shared)
 
 
-def turned(x: Tensor, batch_first: bool) -> Tensor:
-    """The batch first, as edits have it, where a block does not; or back."""
-    return x if batch_first else x.transpose(0, 1)
-
-
 class LeaveBlock(Hook):
     """After a block: let edits change what it hands on, in the order they were applied, and let go of the call."""
 
@@ -73,10 +68,11 @@ class LeaveBlock(Hook):
         due = [(edit, place) for place in ("on_block", "on_leaving") for edit in edits if place in edit.places()]
         if not due:
             return None
-        x_BND = turned(first_output(output), self.batch_first)
+        x = first_output(output)
+        x_BND = call.batched(x, self.batch_first)
         for edit, place in due:
             x_BND = getattr(edit, place)(x_BND, call)
-        return _with_first(output, turned(x_BND, self.batch_first))
+        return _with_first(output, call.restored(x_BND, x, self.batch_first))
 
 
 class EditStream(Hook):
@@ -93,7 +89,8 @@ class EditStream(Hook):
         call = self.now.here().get("call")
         if call is None:
             return None
-        return turned(self.change(turned(x, self.batch_first), call), self.batch_first)
+        restored: Tensor = call.restored(self.change(call.batched(x, self.batch_first), call), x, self.batch_first)
+        return restored
 
     def change(self, x_BND: Tensor, call: Call) -> Tensor:
         """As the edit has it."""
@@ -165,7 +162,7 @@ class NoteMiddle(Hook):
         """Called by torch after the norm."""
         call = self.now.here().get("call")
         if call is not None:
-            call.middle = turned(output, self.batch_first)
+            call.middle = call.batched(output, self.batch_first)
 
 
 class EditValues(Hook):
@@ -182,15 +179,15 @@ class EditValues(Hook):
         if call is None:
             return None
         values = self.weights.values_of(output)
-        call.values = values
+        call.values = call.batched(values)
         if self.edit is None:
             return None
-        call.values = self.edit.on_values(values, call)
+        call.values = self.edit.on_values(call.values, call)
+        edited: Tensor = call.restored(call.values, values)
         if values.numel() == output.numel():
-            edited: Tensor = call.values.reshape(output.shape)
-            return edited
+            return edited.reshape(output.shape)
         changed = output.clone()  # fused with queries and keys, which stay as they are
-        self.weights.values_of(changed).copy_(call.values)
+        self.weights.values_of(changed).copy_(edited)
         return changed
 
 
@@ -207,8 +204,9 @@ class EditHeads(Hook):
         call = self.now.here().get("call")
         if call is None:
             return None
-        heads_BNHE = args[0].unflatten(-1, (self.heads.query, self.heads.dim))
-        return (self.edit.on_heads(heads_BNHE, call).flatten(-2), *args[1:])
+        heads = args[0].unflatten(-1, (self.heads.query, self.heads.dim))
+        edited = self.edit.on_heads(call.batched(heads), call)
+        return (call.restored(edited, heads).flatten(-2), *args[1:])
 
 
 class FitCheckpoint(Hook):

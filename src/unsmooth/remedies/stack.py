@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.anatomy import Anatomy, find_stacks
-from unsmooth.models.wire import why_unknown
+from unsmooth.models.wire import remember_pass, why_unknown
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
+from unsmooth.remedies.calibrating import call_on
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.site import Site
 
@@ -56,13 +58,32 @@ def all_edits(model: nn.Module) -> list[Edit]:
     return [edit for home in homes for edit in home.edits().values()]
 
 
-def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
-    """The stacks, or the one that was asked for; refuses those whose blocks remedies do not know how to change."""
+def find_changeable(
+    model: nn.Module, blocks: str | None = None, stack: str | None = None, batch: Any = None
+) -> tuple[list[Stack], dict[str, str]]:
+    """The stacks that remedies know how to change, or the one that was asked for, and why not of each other one.
+
+    Raises:
+        UnsmoothError: There is none.
+    """
     found = _chosen(model, blocks, stack)
-    for one in found:
-        if (reason := _why_unknown(one)) is not None:
-            raise _not_changeable(model, one, reason, found)
-    return [_stack(model, one, blocks) for one in found]
+    if batch is not None:
+        for one in found:
+            remember_pass(one.blocks.values(), _called, model, batch)
+    reasons = [_why_unknown(one) for one in found]
+    able = [_stack(model, one, blocks) for one, reason in zip(found, reasons, strict=True) if reason is None]
+    if not able:
+        raise _not_changeable(model, found[0], str(reasons[0]), batch)
+    return able, {one.stack: reason for one, reason in zip(found, reasons, strict=True) if reason is not None}
+
+
+def _called(model: nn.Module, batch: Any) -> None:
+    try:
+        call_on(model, batch)
+    except Exception as error:  # a model may say anything to what it is not made for
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        hint = "what its forward takes, on its device"
+        raise expected(f"a batch that {type(model).__name__} can be called with", f"its {said}", hint) from error
 
 
 def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[Anatomy, ...]:
@@ -90,17 +111,15 @@ def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
 def _why_unknown(one: Anatomy) -> str | None:
     """Why the parts of some block are not known, if anything is known of that; None where those of all are."""
     if one.host.wiring is None:
-        return ""
+        return f"nothing is known of {one.host.name} blocks"
     reasons = (why_unknown(block) for block in one.blocks.values())
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _not_changeable(model: nn.Module, one: Anatomy, reason: str, found: tuple[Anatomy, ...]) -> UnsmoothError:
-    others = [other.stack for other in found if other is not one and _why_unknown(other) is None]
+def _not_changeable(model: nn.Module, one: Anatomy, reason: str, batch: Any) -> UnsmoothError:
     where = f" in its stack {one.stack!r}" if one.stack else ""
     hint = "the model as its library builds it, with float weights and adapters merged"
-    return expected(
-        f"blocks that remedies know how to change in {type(model).__name__}",
-        f"{one.host.name} blocks{where}" + (f": {reason}" if reason else ""),
-        f"stack={others[0]!r}" if others else hint,
-    )
+    if batch is None and "not called" in reason:
+        hint = f"unsmooth.apply(..., batch=...) with what the model is called with, or {hint}"
+    what = f"blocks that remedies know how to change in {type(model).__name__}"
+    return expected(what, f"{one.host.name} blocks{where}: {reason}", hint)
