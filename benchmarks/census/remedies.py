@@ -132,11 +132,15 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _eigenvalues(model: nn.Module, stacks: list[Stack]) -> list[float]:
-    """Smallest and largest real part of eigenvalues of value times output weights, in the first block of each stack."""
+    """Smallest and largest real part of eigenvalues of value times output weights, in a block of each stack."""
     from unsmooth.models import value_projection
 
     # In double, for those that are nearly all zero and far from symmetric; a gain is in the sum already.
     exact = copy.deepcopy(model).double().eval()
-    hints = [None] if len(stacks) == 1 else patterns(stacks)
-    found = torch.cat([torch.linalg.eigvals(value_projection(exact, 0, blocks=hint).summed()).real for hint in hints])
+    every = []
+    for stack in stacks:
+        hint = None if len(stacks) == 1 else (patterns([stack]) or [None])[0]
+        first = list(dict.fromkeys(stack.paths)).index(stack.paths[stack.attends.index(True)])
+        every.append(torch.linalg.eigvals(value_projection(exact, first, blocks=hint).summed()).real)
+    found = torch.cat(every)
     return [float(found.min()), float(found.max())]

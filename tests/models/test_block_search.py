@@ -82,7 +82,11 @@ def test_weights_are_those_of_each_head(kind: Kind) -> None:
     wiring = parts_of(block).wiring
     assert wiring is not None
     assert wiring.style == STYLES.get(kind.style, kind.style)
-    assert (wiring.weights.heads.query, wiring.weights.heads.key_value, wiring.weights.heads.dim) == (kind.heads, kind.key_value, HEAD_DIM)
+    assert (wiring.weights.heads.query, wiring.weights.heads.key_value, wiring.weights.heads.dim) == (
+        kind.heads,
+        kind.key_value,
+        HEAD_DIM,
+    )
     assert wiring.causal is kind.causal
     assert wiring.mlp == ("mlp.0", "mlp.2")
     values = wired_values(block, wiring)

@@ -84,7 +84,7 @@ def watch_attention(
         2 torch.Size([1, 2, 3, 3])
     """
     _refuse_extra_tokens(anatomy)
-    paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
+    modules = _attention_modules(anatomy, site)
     recorder = _Recorder(square=site == "attention")
     with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
@@ -95,8 +95,8 @@ def watch_attention(
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path, block in anatomy.blocks.items():
-            attention, batch_first = submodule(block, paths[path], anatomy.host), anatomy.host.batch_first(block)
-            _hook_block(path, block, attention, batch_first, recorder, hook, observer, on_missing)
+            batch_first = anatomy.host.batch_first(block)
+            _hook_block(path, block, modules[path], batch_first, recorder, hook, observer, on_missing)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, recorder.called))
         with recorder:
@@ -107,6 +107,24 @@ def _refuse_extra_tokens(anatomy: Anatomy) -> None:
     if any(map(extra_tokens, anatomy.blocks.values())):
         reason = "blocks with tokens that a remedy brought, on which a part of every row of attention lies"
         raise NoAttentionMap(None, reason, "the maps of the model without it")
+
+
+def _attention_modules(anatomy: Anatomy, site: str) -> dict[str, nn.Module]:
+    """The module that each block's map is formed in; one that is never called for those of a hybrid that have none."""
+    from unsmooth.models.wire import attends  # which is built on this file
+
+    found: dict[str, nn.Module] = {}
+    missing: dict[str, NoAttentionMap] = {}
+    for path, block in anatomy.blocks.items():
+        try:
+            found[path] = submodule(block, _attention_path(anatomy, block, site), anatomy.host)
+        except NoAttentionMap as error:
+            missing[path] = error
+    for path, why in missing.items():
+        if not found or site == "cross" or attends(anatomy.blocks[path]):
+            raise why
+        found[path] = nn.Identity()
+    return found
 
 
 def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:

@@ -35,6 +35,8 @@ from unsmooth.models.wiring import ValueParts, Wiring, wired_values
 
 End = tuple[str, str | None]
 _PLAIN: End = ("plain", None)
+# What is said of blocks that do not attend: of a state space, a linear recurrence, a convolution or an MLP alone.
+NO_MAP = "no attention map that torch can see before a branch"
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def resolve(seen: Record) -> BlockParts:
     steps = find_steps(seen)
     if isinstance(steps, str):
         inside = (path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path))
-        return BlockParts({}, None, next(inside, None), None, {"attention": steps, "mlp": steps})
+        return BlockParts(
+            {}, None, next(inside, None), None, {"attention": steps if seen.maps else NO_MAP, "mlp": steps}
+        )
     return _Search(seen, steps).parts()
 
 
@@ -125,7 +129,7 @@ class _Search:
             self.refused["mlp"] = f"{len(rest) or 'no'} branches beside attention"
         self.others = len(rest) - 1
         if self.attention is None:
-            self.refused["attention"] = "no attention map that torch can see before a branch"
+            self.refused["attention"] = NO_MAP
 
     @property
     def attention(self) -> _Branch | None:
@@ -182,7 +186,7 @@ class _Search:
             cross = (
                 None
                 if proved is None
-                else Cross(proved.attention, partial(wired_values, wiring=proved), proved.weights.output)
+                else Cross(proved.attention, partial(wired_values, wiring=proved), proved.last or "")
             )
         order = ("normed", "attention", "cross", "mid", "mlp")
         return BlockParts({s: taps[s] for s in order if s in taps}, wiring, module, cross, self.refused)
@@ -338,6 +342,7 @@ class _Search:
             causal=_is_causal(branch.map_call),
             dropout=self._dropout(branch),
             scales=_scales(self.seen.block, (branch, self.mlp)),
+            has_mlp=self.others >= 0,
             others=self.others > 0,
             switch=self._switch(style),
         )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
 from unsmooth.models.block_record import BlockCall, calls_of, kind_of
-from unsmooth.models.block_search import BlockParts, find_parts
+from unsmooth.models.block_search import NO_MAP, BlockParts, find_parts
 from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.look import rows_among
@@ -141,6 +141,11 @@ def _as_it_stands(block: nn.Module, parts: BlockParts) -> BlockParts:
 def unreached(block: nn.Module) -> bool:
     """Whether no pass so far has reached a block, so that nothing is known of its parts."""
     return "block" in parts_of(block).refused
+
+
+def attends(block: nn.Module) -> bool:
+    """Whether a pass shows attention in a block, whatever is known of it; not in the other layers of hybrid stacks."""
+    return parts_of(block).refused.get("attention") != NO_MAP
 
 
 def remembered(block: nn.Module) -> BlockParts:

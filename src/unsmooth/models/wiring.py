@@ -99,6 +99,7 @@ class Wiring:
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
         scales: The numbers, the same for every block of its kind, that it is multiplied by too.
+        has_mlp: Whether there is a branch beside attention and cross-attention.
         others: Whether there are branches beside attention, cross-attention and MLP.
     """
 
@@ -117,6 +118,7 @@ class Wiring:
     windowed: bool = False
     dropout: str | None = None
     scales: tuple[float, float] = (1.0, 1.0)
+    has_mlp: bool = True
     others: bool = False
 
     @property
@@ -133,16 +135,16 @@ class Wiring:
         raise expected("value weights that its numbers prove", self.values, "what needs only attention's branch")
 
     @property
-    def ends(self) -> tuple[str, str]:
+    def ends(self) -> tuple[str, ...]:
         """Where both branches end: their last modules that have weights, or the last parameter of the experts."""
         found = (self.mlp or self.experts)[-1:]
-        if not found:
+        if self.has_mlp and not found:
             raise expected("an MLP that ends in a linear map", f"one beside {self.attention!r} that does not", "others")
         if self.last is None:
             got = f"one in {self.attention!r} that does not"
             raise expected("attention's branch to end in a linear map", got, "others")
         first, second = self.output_norms or ("", "")
-        return first or self.last, second or found[0]
+        return (first or self.last, second or found[0]) if self.has_mlp else (first or self.last,)
 
     @property
     def input_norms(self) -> tuple[str, ...]:

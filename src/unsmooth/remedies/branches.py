@@ -14,7 +14,9 @@ from unsmooth.remedies.site import Site, as_in_out
 
 def uncrossed(site: Site) -> str | None:
     """Why a remedy of every branch, with a part for that of cross-attention, cannot have a block; None where it can."""
-    if site.has_cross or not has_cross(site):
+    if site.wiring.others:
+        return "a branch beside attention and MLP adds to the stream too, and would be left as it is"
+    if "cross" in site.branches or not has_cross(site):
         return None
     return "its cross-attention, which would add to the stream too, did not run, so that its branch is not known"
 
@@ -62,12 +64,12 @@ def fold_scales(
 
     Experts are added up with weights that sum to one, so what all of them give takes it as what one does.
     """
-    for path, scale in zip(site.wiring.ends, (attention, mlp), strict=True):
+    for path, scale in zip(site.wiring.ends, (attention, mlp), strict=False):
         if path in site.wiring.experts:
             site.block.get_parameter(path).data.mT.mul_(scale)
         else:
             scale_linear(part(site.block, path), scale)
-    if cross is not None and site.has_cross:
+    if cross is not None and "cross" in site.branches:
         scale_linear(part(site.block, site.cross_end), cross)
 
 
@@ -78,7 +80,8 @@ def folded_scales(site: Site) -> list[nn.Parameter]:
 
 def why_cross_does_not_fold(site: Site) -> str | None:
     """Why a factor of the branch of cross-attention has no weight to go to, or None where it has, or there is none."""
-    return "its cross-attention ends in no linear map that is known" if site.has_cross and not site.cross_end else None
+    crosses = "cross" in site.branches
+    return "its cross-attention ends in no linear map that is known" if crosses and not site.cross_end else None
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:

@@ -93,7 +93,7 @@ def check_new(kind: type[Edit], sites: list[Site]) -> None:
 def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> None:
     """Refuse blocks that cannot have a remedy."""
     for site in sites:
-        _check_weights(site)
+        _check_weights(kind, site)
         reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
         if reason is not None:
             raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
@@ -171,6 +171,11 @@ def check_norms(site: Site, edit: Edit) -> None:
                 f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the branch of "
                 f"{name}, which this block multiplies by zero before it is added."
             )
+    if site.wiring.others and site.wiring.style != "post" and any(place.endswith("_sum") for place in places):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the stream after "
+            "attention, to which a branch beside attention and MLP is added before."
+        )
     for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
@@ -210,13 +215,13 @@ def check_handed_on(sites: Sequence[Site], new: Mapping[str, Edit]) -> None:
             )
 
 
-def _check_weights(site: Site) -> None:
+def _check_weights(kind: type[Edit], site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
-    absent = {"normed", "attention", "mlp"} - site.host.taps(site.block).keys()
-    if absent:
+    needs = ["attention", "mlp"] if site.wiring.has_mlp and kind.on_mlp is not Edit.on_mlp else ["attention"]
+    if absent := [name for name in needs if name not in site.branches]:
         raise UnsmoothError(
-            f"Expected the sites normed, attention and mlp in {site.host.name} block {site.path!r} but got none for "
-            f"{' and '.join(sorted(absent))}. Try layers that have them."
+            f"Expected the sites {' and '.join(needs)} in {site.host.name} block {site.path!r} but got none for "
+            f"{' and '.join(absent)}. Try layers that have them."
         )
     if isinstance(site.wiring.values, ValueParts):
         wired_values(site.block, site.wiring)

@@ -39,9 +39,10 @@ class Site:
         return is_causal(part(self.block, self.wiring.attention), self.wiring)
 
     @property
-    def has_cross(self) -> bool:
-        """Whether the branch of cross-attention is known."""
-        return "cross" in self.host.taps(self.block)
+    def branches(self) -> tuple[str, ...]:
+        """The branches that are known, by their sites: attention, and the MLP and cross-attention where there are."""
+        taps = self.host.taps(self.block)
+        return tuple(name for name in ("attention", "mlp", "cross") if name in taps)
 
     @property
     def cross_end(self) -> str:

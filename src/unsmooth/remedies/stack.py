@@ -9,11 +9,12 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.models.anatomy import Anatomy, find_stacks
-from unsmooth.models.wire import remember_pass, why_unknown
+from unsmooth.models.wire import attends, remember_pass, why_unknown
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import hook_stack, remedies_of, sites_of, stack_of
 from unsmooth.remedies.calibrating import call_on
 from unsmooth.remedies.call import Volatile
+from unsmooth.remedies.layers import Layers, choose_layers
 from unsmooth.remedies.site import Site
 
 
@@ -24,7 +25,8 @@ class Stack:
     Args:
         name: What it is called where the model has several, such as "encoder"; else nothing.
         module: The smallest module that runs all its blocks in one call.
-        sites: Its blocks, counted from 0.
+        sites: Its blocks that attend, counted from 0 with those that do not.
+        depth: How many blocks it has.
         shared: What its blocks hand each other within one pass.
         pattern: Under which its blocks were found, where one was given.
     """
@@ -32,8 +34,21 @@ class Stack:
     name: str
     module: nn.Module
     sites: list[Site]
+    depth: int
     shared: Volatile
     pattern: str | None
+
+    def choose(self, layers: Layers) -> list[Site]:
+        """The blocks of these layers: of several meant at once those that attend, of indices each one."""
+        by_index = {site.index: site for site in self.sites}
+        found = choose_layers(layers, self.depth)
+        if layers is None or isinstance(layers, slice | float):
+            found = [index for index in found if index in by_index]
+        absent = next((index for index in found if index not in by_index), None)
+        if absent is not None or not found:
+            got = repr(layers) if absent is None else f"{absent}, a block without attention"
+            raise expected("layers that attend", got, f"layers={[*by_index]}")
+        return [by_index[index] for index in found]
 
     def hook(self) -> None:
         """Have each pass begin and end as the edits need it that are in its blocks now."""
@@ -105,15 +120,21 @@ def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
     sites = sites_of(anatomy)
     homes = (remedies_of(site.block) for site in sites)
     shared = next((home.shared for home in homes if home is not None), Volatile())
-    return Stack(anatomy.stack, stack_of(model, list(anatomy.blocks)), sites, shared, pattern)
+    module = stack_of(model, list(anatomy.blocks))
+    return Stack(anatomy.stack, module, sites, len(anatomy.blocks), shared, pattern)
 
 
 def _why_unknown(one: Anatomy) -> str | None:
-    """Why the parts of some block are not known, if anything is known of that; None where those of all are."""
+    """Why the parts of some block that attends are not known; None where those of all are.
+
+    Where no block is known, why the first is not.
+    """
     if one.host.wiring is None:
         return f"nothing is known of {one.host.name} blocks"
-    reasons = (why_unknown(block) for block in one.blocks.values())
-    return next((reason for reason in reasons if reason is not None), None)
+    reasons = {path: why_unknown(block) for path, block in one.blocks.items()}
+    known = None in reasons.values()
+    unknown = {path: reason for path, reason in reasons.items() if reason is not None}
+    return next((reason for path, reason in unknown.items() if not known or attends(one.blocks[path])), None)
 
 
 def _not_changeable(model: nn.Module, one: Anatomy, reason: str, batch: Any) -> UnsmoothError:

@@ -31,7 +31,7 @@ from unsmooth.remedies.checking import (
     edits_at,
 )
 from unsmooth.remedies.extending import extend, shrink
-from unsmooth.remedies.layers import Layers, choose_layers
+from unsmooth.remedies.layers import Layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
@@ -111,7 +111,7 @@ def apply(
     found, left = find_changeable(model, _pattern(blocks), stack, batch)
     stacks, chosen, edits = list[Stack](), list[tuple[Stack, Site]](), list[Edit]()
     for one in found:
-        sites = [one.sites[index] for index in choose_layers(layers, len(one.sites))]
+        sites = one.choose(layers)
         check_new(kind, sites)
         try:
             made = _made(kind, sites, options)
@@ -145,6 +145,11 @@ def apply(
     finally:
         for one in stacks:
             one.hook()
+    for one in stacks:
+        if 0 < len(one.sites) < one.depth:
+            attend = ", ".join(str(site.index) for site in one.sites)
+            what = f"of {one.depth} layers only {attend} attend, and the others are left as they are"
+            warnings.warn(f"{kind.name}: {what}.", UserWarning, stacklevel=2)
     for name, reason in left.items():
         warnings.warn(f"{kind.name} is not applied to the stack {name!r}: {reason}", UserWarning, stacklevel=2)
     return model

@@ -71,7 +71,8 @@ class LayerScale(Edit):
     def __init__(self, site: Site, *, start: Annotated[float, Range(-10.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         start = usual_start(site.depth) if start is None else start
-        self.gamma = nn.Parameter(torch.full((2 + site.has_cross, site.dim), start, **site.like_weights()))
+        self.branches = site.branches
+        self.gamma = nn.Parameter(torch.full((len(self.branches), site.dim), start, **site.like_weights()))
         self.why_not = why_cross_does_not_fold(site)
 
     @classmethod
@@ -81,19 +82,19 @@ class LayerScale(Edit):
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return weigh(branch_BND, self.gamma[0])
+        return weigh(branch_BND, self.of("attention"))
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return weigh(branch_BND, self.gamma[1])
+        return weigh(branch_BND, self.of("mlp"))
 
     def on_cross(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return weigh(branch_BND, self.gamma[2])
+        return weigh(branch_BND, self.of("cross"))
 
     def fold(self, site: Site) -> None:
         """Into every branch."""
-        fold_scales(site, *self.gamma)
+        fold_scales(site, *(self.of(name) if name in self.branches else 1.0 for name in ("attention", "mlp", "cross")))
 
     def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
         """What ends the branches."""
@@ -105,13 +106,20 @@ class LayerScale(Edit):
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is multiplied by diag(γ)."""
-        return scaled_output(values, self.gamma[0].detach().to(values.w_o))
+        return scaled_output(values, self.of("attention").detach().to(values.w_o))
 
     def effective_cross(self, values: ValueProjection) -> ValueProjection:
         """By its own."""
-        return scaled_output(values, self.gamma[2].detach().to(values.w_o))
+        return scaled_output(values, self.of("cross").detach().to(values.w_o))
 
     def report(self) -> Mapping[str, float]:
-        """The mean size of γ in both branches."""
-        size = self.gamma.detach().abs().mean(dim=1)
-        return {"mean |gamma| of attention": float(size[0]), "mean |gamma| of the MLP": float(size[1])}
+        """The mean size of γ in each branch."""
+        words = {"mlp": "the MLP", "cross": "cross-attention"}
+        return {
+            f"mean |gamma| of {words.get(name, name)}": float(self.of(name).detach().abs().mean())
+            for name in self.branches
+        }
+
+    def of(self, branch: str) -> Tensor:
+        """γ of one branch."""
+        return self.gamma[self.branches.index(branch)]
