@@ -40,7 +40,7 @@ class NoAttentionMap(UnsmoothError):  # noqa: N818 - it names what is missing, l
 
     def __init__(self, layer: int | None, reason: str, hint: str) -> None:
         self.layer = layer
-        self.reason = reason
+        self.reason, self.hint = reason, hint
         where = "every layer" if layer is None else f"layer {layer}"
         super().__init__(f"Expected one attention map at {where} but got {reason}. Try {hint}.")
 
@@ -84,7 +84,7 @@ def watch_attention(
         2 torch.Size([1, 2, 3, 3])
     """
     _refuse_extra_tokens(anatomy)
-    modules = _attention_modules(anatomy, site)
+    modules = _attention_modules(anatomy, site, all_or_none=on_missing is None)
     recorder = _Recorder(square=site == "attention")
     with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
@@ -109,11 +109,15 @@ def _refuse_extra_tokens(anatomy: Anatomy) -> None:
         raise NoAttentionMap(None, reason, "the maps of the model without it")
 
 
-def _attention_modules(anatomy: Anatomy, site: str) -> dict[str, nn.Module]:
-    """The module that each block's map is formed in; one that is never called for those of a hybrid that have none."""
+def _attention_modules(anatomy: Anatomy, site: str, all_or_none: bool) -> dict[str, nn.Module | NoAttentionMap]:
+    """The module inside which the map of each block is formed, or why there is none in a block that some others have.
+
+    Raises:
+        NoAttentionMap: One of the blocks that attend has none, where they are `all_or_none`, or all have.
+    """
     from unsmooth.models.wire import attends  # which is built on this file
 
-    found: dict[str, nn.Module] = {}
+    found: dict[str, nn.Module | NoAttentionMap] = {}
     missing: dict[str, NoAttentionMap] = {}
     for path, block in anatomy.blocks.items():
         try:
@@ -121,9 +125,9 @@ def _attention_modules(anatomy: Anatomy, site: str) -> dict[str, nn.Module]:
         except NoAttentionMap as error:
             missing[path] = error
     for path, why in missing.items():
-        if not found or site == "cross" or attends(anatomy.blocks[path]):
+        if len(missing) == len(anatomy.blocks) or (all_or_none and (site == "cross" or attends(anatomy.blocks[path]))):
             raise why
-        found[path] = nn.Identity()
+        found[path] = why
     return found
 
 
@@ -206,7 +210,7 @@ class _Recorder(TorchFunctionMode):
 def _hook_block(
     path: str,
     block: nn.Module,
-    attention: nn.Module,
+    attention: nn.Module | NoAttentionMap,
     batch_first: bool,
     recorder: _Recorder,
     hook: Hooks,
@@ -237,14 +241,19 @@ def _hook_block(
             observer(call.layer, call.maps[0])
             return
         missing = _missing(call)
+        if isinstance(attention, NoAttentionMap):
+            if on_missing is None:  # a layer of a hybrid that does not attend
+                return
+            missing = NoAttentionMap(call.layer, attention.reason, attention.hint)
         if on_missing is None:
             raise missing
         on_missing(missing)
 
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
-    hook(attention.register_forward_pre_hook, open_eyes)
-    # Also after an error, or what is called next would be taken for attention.
-    hook(attention.register_forward_hook, close_eyes, always_call=True)
+    if not isinstance(attention, NoAttentionMap):
+        hook(attention.register_forward_pre_hook, open_eyes)
+        # Also after an error, or what is called next would be taken for attention.
+        hook(attention.register_forward_hook, close_eyes, always_call=True)
     hook(block.register_forward_hook, leave)
 
 

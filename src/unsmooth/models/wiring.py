@@ -170,7 +170,7 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if parts.latent is not None or parts.value_norm is not None:
         value, latent = _with_norm_inside(block, parts)
         layout = SEPARATE
-    if parts.scale != 1.0:
+    elif parts.scale != 1.0:
         weight, bias = linear_weights(block, value) if isinstance(value, str) else value
         value = (parts.scale * weight, None if bias is None else parts.scale * bias)
     values = read_values(
@@ -209,8 +209,7 @@ def _with_norm_inside(block: nn.Module, parts: ValueParts) -> tuple[Weights, Lat
         bias_GR = down.new_zeros(1, weight.shape[0]) if down_bias is None else down_bias[None, width]
     if norm.bias is not None:
         b_GE = b_GE + norm.bias @ up_GRE
-    if norm.weight is not None:
-        up_GRE = norm.weight[:, None] * up_GRE
+    up_GRE, b_GE = (up_GRE if norm.weight is None else norm.weight[:, None] * up_GRE) * parts.scale, b_GE * parts.scale
     if norm.kind == "layer":
         down_GDR, bias_GR = (one - one.mean(dim=-1, keepdim=True) for one in (down_GDR, bias_GR))
     values = (down_GDR @ up_GRE).movedim(0, 1).flatten(1), b_GE.flatten() if bool(b_GE.any()) else None
