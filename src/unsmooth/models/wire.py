@@ -6,6 +6,7 @@ standard tokens, or, where a model does not say what it takes, by calling its bl
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDicti
 _PASSES: WeakKeyDictionary[nn.Module, Callable[[], object]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
 B = TypeVar("B")
+M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
@@ -92,6 +94,17 @@ def remember_pass(
     for block in blocks:
         if _is_open(block):
             _PASSES[block] = run
+
+
+def deep_copy(model: M) -> M:
+    """A copy of a model, of whose blocks the same is known."""
+    copied = copy.deepcopy(model)
+    for block, other in zip(modules_of(model), modules_of(copied), strict=True):
+        if block in _PASSES:
+            parts_of(block)
+        if block in _FOUND:
+            _FOUND[other] = _FOUND[block]
+    return copied
 
 
 def _is_open(block: nn.Module) -> bool:

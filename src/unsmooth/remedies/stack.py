@@ -120,6 +120,6 @@ def _not_changeable(model: nn.Module, one: Anatomy, reason: str, batch: Any) -> 
     where = f" in its stack {one.stack!r}" if one.stack else ""
     hint = "the model as its library builds it, with float weights and adapters merged"
     if batch is None and "not called" in reason:
-        hint = f"unsmooth.apply(..., batch=...) with what the model is called with, or {hint}"
+        hint = f"unsmooth.apply(..., batch=...) with what the model is called with (--data in a shell), or {hint}"
     what = f"blocks that remedies know how to change in {type(model).__name__}"
     return expected(what, f"{one.host.name} blocks{where}: {reason}", hint)
