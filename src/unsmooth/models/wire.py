@@ -89,11 +89,17 @@ def remember_pass(
 
     def run() -> object:
         found = held()
-        return None if found is None else call(found, batch)
+        return None if found is None else _said(lambda: call(found, batch), but=UnsmoothError)
 
     for block in blocks:
         if _is_open(block):
             _PASSES[block] = run
+
+
+def forget_pass(blocks: Iterable[nn.Module]) -> None:
+    """Let go of what was kept for these blocks."""
+    for block in blocks:
+        _PASSES.pop(block, None)
 
 
 def deep_copy(model: M) -> M:
@@ -279,10 +285,12 @@ def _run_alone(block: nn.Module) -> str | None:
     return said
 
 
-def _said(call: Callable[[], object]) -> str | None:
-    """What a model says to what it may not be made for."""
+def _said(call: Callable[[], object], but: type[Exception] | tuple[()] = ()) -> str | None:
+    """What a model says to what it may not be made for, `but` what is raised."""
     try:
         call()
+    except but:
+        raise
     except Exception as error:
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return None
