@@ -73,7 +73,9 @@ def find_changeable(
     reasons = [_why_unknown(one) for one in found]
     able = [_stack(model, one, blocks) for one, reason in zip(found, reasons, strict=True) if reason is None]
     if not able:
-        raise _not_changeable(model, found[0], str(reasons[0]), batch)
+        # What stands in the way of a stack that runs says more.
+        one, reason = min(zip(found, map(str, reasons), strict=True), key=lambda pair: "not called" in pair[1])
+        raise _not_changeable(model, one, reason, batch)
     return able, {one.stack: reason for one, reason in zip(found, reasons, strict=True) if reason is not None}
 
 
