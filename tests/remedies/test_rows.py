@@ -118,3 +118,9 @@ def test_a_batch_that_the_model_does_not_take(monkeypatch: pytest.MonkeyPatch) -
     model = tower()
     with pytest.raises(UnsmoothError, match=r"batch that Qwen2Vision.* can be called with but got its TypeError"):
         remedies.apply(model, "sharpen", batch={"pixels": torch.zeros(2)})
+
+
+def test_without_a_batch_the_tower_says_itself_what_it_takes() -> None:
+    batch = images((2, 4), (4, 4))
+    with_batch, without = (remedies.apply(tower(), "sharpen", batch=one) for one in (batch, None))
+    assert torch.equal(outputs(with_batch, batch), outputs(without, batch))

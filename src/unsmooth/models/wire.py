@@ -6,6 +6,7 @@ standard tokens, or, where a model does not say what it takes, by calling its bl
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDicti
 _PASSES: WeakKeyDictionary[nn.Module, Callable[[], object]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
 B = TypeVar("B")
+M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
@@ -87,11 +89,28 @@ def remember_pass(
 
     def run() -> object:
         found = held()
-        return None if found is None else call(found, batch)
+        return None if found is None else _said(lambda: call(found, batch), but=UnsmoothError)
 
     for block in blocks:
         if _is_open(block):
             _PASSES[block] = run
+
+
+def forget_pass(blocks: Iterable[nn.Module]) -> None:
+    """Let go of what was kept for these blocks."""
+    for block in blocks:
+        _PASSES.pop(block, None)
+
+
+def deep_copy(model: M) -> M:
+    """A copy of a model, of whose blocks the same is known."""
+    copied = copy.deepcopy(model)
+    for block, other in zip(modules_of(model), modules_of(copied), strict=True):
+        if block in _PASSES:
+            parts_of(block)
+        if block in _FOUND:
+            _FOUND[other] = _FOUND[block]
+    return copied
 
 
 def _is_open(block: nn.Module) -> bool:
@@ -271,10 +290,12 @@ def _run_alone(block: nn.Module) -> str | None:
     return said
 
 
-def _said(call: Callable[[], object]) -> str | None:
-    """What a model says to what it may not be made for."""
+def _said(call: Callable[[], object], but: type[Exception] | tuple[()] = ()) -> str | None:
+    """What a model says to what it may not be made for, `but` what is raised."""
     try:
         call()
+    except but:
+        raise
     except Exception as error:
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return None
