@@ -13,9 +13,11 @@ from torch import nn
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import is_sharded
-from unsmooth.models.wire import wire
+from unsmooth.models.watch import SiteError
+from unsmooth.models.wire import doubt
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
+    Selection,
     as_inputs,
     call,
     entry_of,
@@ -36,7 +38,7 @@ from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
-from unsmooth.scanning.trying import quietly
+from unsmooth.scanning.trying import look_inside
 
 
 class ScanInterrupted(KeyboardInterrupt):
@@ -132,16 +134,25 @@ def _read_all(
             if not looked:
                 asked = [one.anatomy for one in watched if one.plan is plan]
                 watched[:] = _known_better(watched, asked, entry, on_device)
-                _look_inside(watched, entry, on_device)
-                hooks.enter_context(_watching(watched))
-                looked = True
-            reads = [one.anatomy.reads for one in watched]
+                watching = hooks.enter_context(ExitStack())
+                _watch(watching, watched, entry, on_device)
+            reads, chosen = [one.anatomy.reads for one in watched], list[Selection]()
             for one in watched:
                 one.collector.notes.update(unread_masks(inputs, one.plan.tokens, reads))
                 selection, notes = select_and_tell(inputs, one.plan.tokens, special, one.anatomy)
                 one.collector.notes.update(notes)
                 one.collector.begin(selection)
-            call(entry, on_device)
+                chosen.append(selection)
+            try:
+                call(entry, on_device)
+            except SiteError:
+                if looked:
+                    raise
+                _watch(watching, watched, entry, on_device, again=True)
+                for one, selection in zip(watched, chosen, strict=True):
+                    one.collector.begin(selection)
+                call(entry, on_device)
+            looked = True
             if number is None:
                 continue  # run for the sake of other ranks
             for one in watched:
@@ -166,14 +177,18 @@ def _known_better(
     ]
 
 
-def _look_inside(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch) -> None:
-    """Find what is asked for inside blocks that no pass had reached before there were data."""
+def _watch(
+    hooks: ExitStack, watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch, again: bool = False
+) -> None:
+    """Look inside blocks where that is asked for, and watch them; `again` where it was done on other tokens."""
+    hooks.close()
     for one in watched:
-        if {*one.plan.sites} - {"residual"} and one.anatomy.is_open:
-            with quietly(entry, [one.anatomy]):
-                wire(one.anatomy.blocks.values(), lambda: call(entry, inputs))
+        if again:
+            doubt(one.anatomy.blocks.values())
+        look_inside(entry, one.anatomy, one.plan.sites, inputs)
     if not any(one.anatomy.having(one.plan.sites) for one in watched):
         watched[0].anatomy.check_sites(watched[0].plan.sites)
+    hooks.enter_context(_watching(watched))
 
 
 @contextmanager
