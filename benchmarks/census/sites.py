@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,13 +29,23 @@ def within(calls: list[Call], number: int) -> list[Call]:
     return found
 
 
-def _along(one: Tensor, other: Tensor) -> float:
-    """How far one tensor is from a multiple of another, 0 to 1."""
-    a, b = one.double().reshape(-1), other.double().reshape(-1)
-    size = float(b @ b) * float(a @ a)
-    if size == 0:
-        return 1.0
-    return float(1 - (a @ b) ** 2 / size)
+@dataclass(frozen=True)
+class Sight:
+    """A tensor of the stream's shape in a block: when it was there first, and whether a module made it."""
+
+    tensor: Tensor
+    first: float
+    made: bool
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A tensor that is another one and what a module made, times a number or one for each feature (LayerScale)."""
+
+    before: Sight
+    after: Sight
+    added: Tensor
+    made: Sight
 
 
 class Block:
@@ -43,98 +54,108 @@ class Block:
     def __init__(self, truth: Answer, layer: int, calls: list[Call]) -> None:
         stack: Stack = truth["stack"]
         self.layout, self.real = truth["layout"], truth["real"]
-        self.x, self.y = stack.values[layer - 1], stack.values[layer]
-        self.calls = within(calls, stack.calls[layer - 1])
-        shape = self.x.shape
-        self.made = self._distinct(one for call in self.calls for one in call.outputs.values() if one.shape == shape)
-        self.read = self._distinct(one for call in self.calls for one in call.inputs.values() if one.shape == shape)
-        self.read_by_attention = self._distinct(
-            one for call in self.calls if call.attends for one in call.inputs.values() if one.shape == shape
-        )
+        call, self.y = calls[stack.calls[layer - 1]], stack.values[layer]
+        # Between two blocks something may be added: what this one reads is not what the last one handed on.
+        entered = call.inputs.get(stack.slot)
+        self.x = stack.values[layer - 1] if entered is None or entered.shape != self.y.shape else entered
+        self.calls = within(calls, call.number)
+        ends = {one.number: max([one.number, *(it.number for it in within(calls, one.number))]) for one in self.calls}
+        seen = [Sight(self.x, -1.0, made=False)]
+        for one in self.calls:
+            seen += [Sight(it, float(one.number), made=False) for it in self._shaped(one.inputs)]
+            seen += [Sight(it, ends[one.number] + 0.5, made=True) for it in self._shaped(one.outputs)]
+        self.seen: list[Sight] = []
+        for sight in sorted((*seen, Sight(self.y, call.number + 1e9, made=False)), key=lambda sight: sight.first):
+            known = next((at for at, it in enumerate(self.seen) if torch.equal(it.tensor, sight.tensor)), None)
+            if known is None:
+                self.seen.append(sight)
+            elif sight.made:
+                self.seen[known] = replace(self.seen[known], made=True)
+        self.read_by_attention = [it for one in self.calls if one.attends for it in self._shaped(one.inputs)]
         # What is made of the entry alone before attention, though windows may be cut from it.
-        self.read_by_attention += self._distinct(
-            one
-            for call in self.calls
-            if not call.attends
-            and any(read.shape == shape and torch.equal(read, self.x) for read in call.inputs.values())
-            for one in call.outputs.values()
-            if one.shape == shape
-        )
-        self.attending = self._distinct(
-            one for call in self.calls if call.attends for one in call.outputs.values() if one.shape == shape
-        )
+        self.read_by_attention += [
+            it
+            for one in self.calls
+            if not one.attends and any(torch.equal(read, self.x) for read in self._shaped(one.inputs))
+            for it in self._shaped(one.outputs)
+        ]
+        self.attended = min((ends[one.number] + 0.5 for one in self.calls if one.attends), default=0.0)
+        # The sum itself, where a last norm makes of it what is handed on.
+        self.ends = [self.y] + [
+            it
+            for one in self.calls
+            if any(torch.equal(made, self.y) for made in self._shaped(one.outputs))
+            for it in self._shaped(one.inputs)
+        ]
+        self.sums = list(self._sums())
 
-        self.added = self._distinct(self._gained())
+    def _shaped(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Those with as many numbers as the stream in rows of its width: some blocks have all tokens in one row."""
+        found = []
+        for one in tensors.values():
+            flat = one.ndim == 2 and one.shape[-1] == self.y.shape[-1] and one.numel() == self.y.numel()
+            if one.is_floating_point() and (one.shape == self.y.shape or flat):
+                found.append(one.reshape(self.y.shape))
+        return found
 
-    def _gained(self) -> Iterator[Tensor]:
-        """What a part of the stream has more than an earlier one, where that is a tensor times numbers by channel.
+    def _sums(self) -> Iterator[Sum]:
+        """Every sum of two tensors of which one was there before the other, and a third that a module made."""
+        rows_NPC = torch.stack([one.tensor.double().movedim(self._axis, -1).flatten(0, -2) for one in self.seen])
+        sizes_NN = torch.cdist(rows_NPC.flatten(1), rows_NPC.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+        later_NN = torch.ones_like(sizes_NN).triu(1).bool() & (sizes_NN > 0)
+        for at, one in enumerate(self.seen):
+            if not one.made:
+                continue
+            shares_NC = torch.einsum("npc,pc->nc", rows_NPC, rows_NPC[at])
+            size_C = rows_NPC[at].square().sum(0).clamp(min=1e-30)
+            explained_NN = ((shares_NC[None] - shares_NC[:, None]).square() / size_C).sum(-1)
+            left_NN = (sizes_NN.square() - explained_NN).abs() / sizes_NN.square().clamp(min=1e-30)
+            for start, end in (later_NN & (left_NN < 1e-8)).nonzero().tolist():
+                if at not in (start, end):
+                    before, after = self.seen[start], self.seen[end]
+                    yield Sum(before, after, after.tensor - before.tensor, one)
 
-        So a branch is added that is multiplied by weights of the block itself: no module gives it as it is added.
-        """
-        for start in (self.x, *self.read[:12]):
-            for end in (*self.read[:12], self.y):
-                more = (end - start).double()
-                if float(more.abs().max()) <= 1e-3 * float(start.abs().max()):
-                    continue
-                for made in self.made[:40]:
-                    gain = self._per_channel(more, made.double())
-                    if gain is not None and float((gain * made - more).norm()) <= 1e-4 * float(more.norm()):
-                        yield (end - start)
-                        break
-
-    def _per_channel(self, more: Tensor, made: Tensor) -> Tensor | None:
-        """The numbers by channel that bring one tensor nearest to another, for all tokens the same."""
-        dim = 1 if self.layout.kind == "places, width second" else made.ndim - 1
-        others = [one for one in range(made.ndim) if one != dim]
-        return (more * made).sum(others, keepdim=True) / made.square().sum(others, keepdim=True).clamp(min=1e-30)
-
-    @staticmethod
-    def _distinct(found: Any) -> list[Tensor]:
-        kept: list[Tensor] = []
-        for one in found:
-            if one.is_floating_point() and not any(torch.equal(one, other) for other in kept):
-                kept.append(one)
-        return kept[:80]
+    @property
+    def _axis(self) -> int:
+        """Where the features of the stream are."""
+        return 1 if self.layout.kind == "places, width second" else -1
 
     def measured(self, one: Tensor) -> dict[str, float]:
         """Both measures of one tensor."""
         return {name: found[0] for name, found in finder.curve([self.layout.tokens(one)], self.real).items()}
 
-    def like(self, numbers: Mapping[str, float], among: list[Tensor]) -> list[Tensor]:
-        """Tensors that have these numbers."""
-        return [one for one in among if all(abs(self.measured(one)[name] - numbers[name]) <= NEAR for name in numbers)]
+    def has(self, numbers: Mapping[str, float], among: Iterable[Tensor]) -> bool:
+        """Whether some tensor has these numbers."""
+        return any(
+            all(abs(found[name] - numbers[name]) <= NEAR for name in numbers) for found in map(self.measured, among)
+        )
 
-    def is_branch(self, one: Tensor) -> bool:
-        """Whether something is added to the stream: a sum that another part reads, or that is handed on."""
-        starts = [self.x, *self.read, *self.made]
-        ends = [self.y, *self.read, *self.made]
-        for start in starts:
-            if torch.equal(start, one):
-                continue
-            for end in ends:
-                if torch.equal(end, start) or torch.equal(end, one):
-                    continue
-                if _along(end - start, one) < 1e-8:
-                    return True
-        # In parallel: two branches make the whole difference.
-        return any(not torch.equal(other, one) and _along(self.y - self.x - other, one) < 1e-8 for other in self.made)
+    def branches(self) -> Iterator[Tensor]:
+        """What is added to the stream, as it is added: alone, or in parallel, where two make the whole difference."""
+        for one in self.sums:
+            yield one.added
+        made = [one.tensor for one in self.seen if one.made]
+        for end in self.ends:
+            for at, one in enumerate(made):
+                for other in made[at + 1 :]:
+                    if _along(end - self.x - other, one) < 1e-8:
+                        yield from (one, end - self.x - one)
 
-    def is_middle(self, one: Tensor) -> bool:
-        """Whether a tensor is the stream after attention: the entry and a branch, with or without a norm after."""
-        sums = [one]
-        for call in self.calls:
-            if any(torch.equal(one, made) for made in call.outputs.values() if made.shape == one.shape):
-                sums += [read for read in call.inputs.values() if read.shape == one.shape]
-        made = [*self.made, *self.added]
-        for total in sums:
-            if torch.equal(total, self.x):
-                continue
-            if any(_along(total - self.x, branch) < 1e-8 for branch in made):
-                return True
-            for first in made[:40]:
-                if any(_along(total - self.x - first, second) < 1e-8 for second in made[:40] if second is not first):
-                    return True
-        return False
+    def middles(self) -> Iterator[Tensor]:
+        """The stream after attention: what was there after it, and to which the last branch is added."""
+        for one in self.sums:
+            is_last = any(torch.equal(one.after.tensor, end) for end in self.ends)
+            if is_last and self.attended <= one.before.first < one.made.first:
+                yield one.before.tensor
+
+
+def _along(one: Tensor, other: Tensor) -> float:
+    """How far one tensor is from a multiple of another, 0 to 1."""
+    a, b = one.double().reshape(-1), other.double().reshape(-1)
+    size = float(b @ b) * float(a @ a)
+    if size == 0:
+        return 1.0
+    return float(1 - (a @ b) ** 2 / size)
 
 
 def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Call]) -> Answer:
@@ -168,12 +189,11 @@ def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Cal
 
 
 def _site_verdict(site: str, block: Block, numbers: Mapping[str, float]) -> str:
-    everything = [*block.made, *block.read, *block.added, block.x, block.y]
-    alike = block.like(numbers, everything)
-    if not alike:
-        return "wrong"
     if site == "normed":
-        return "proved" if block.like(numbers, [*block.read_by_attention, block.x]) else "unproved"
-    if site == "mid":
-        return "proved" if any(block.is_middle(one) for one in alike) else "unproved"
-    return "proved" if any(block.is_branch(one) for one in alike) else "unproved"
+        proofs: Iterable[Tensor] = [*block.read_by_attention, block.x]
+    else:
+        proofs = block.middles() if site == "mid" else block.branches()
+    if block.has(numbers, proofs):
+        return "proved"
+    everything = [*(one.tensor for one in block.seen), *(one.added for one in block.sums)]
+    return "unproved" if block.has(numbers, everything) else "wrong"

@@ -65,9 +65,8 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
         if layer not in maps:
             return f"no map at layer {layer}"
         block = Block(truth, layer, calls)
-        outs = [*block.attending, *block.made, *block.added]
-        # What joins the stream may be what a module gives times a number.
-        outs += [one - block.x for one in (*block.read, *block.made, block.y)]
+        # What joins the stream may be what a module gives times numbers.
+        outs = [*(one.tensor for one in block.seen if one.made), *block.branches()]
         read = [*block.read_by_attention, block.x]
         best = 9.0
         for one in read:

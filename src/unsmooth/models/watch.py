@@ -185,6 +185,9 @@ def _hook_block(
             hint = "a batched input without packing, or a blocks pattern for modules that pass on token vectors"
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
+        if site != "residual" and [*found.shape] != entered:
+            got, hint = f"shape {tuple(found.shape)} where {tuple(entered)} entered", f"sites without {site!r}"
+            raise SiteError(str(expected(f"all tokens of block {path!r} at {site}", got, hint)), site)
         if times != 1.0:
             found = found * multiplier(block, times)
         found = flow.laid_out(found, watch.lengths)

@@ -131,6 +131,12 @@ def parts_of(block: nn.Module) -> BlockParts:
     return _FOUND[block][1]
 
 
+def doubt(blocks: Iterable[nn.Module]) -> None:
+    """Take back what was found of some blocks, as data have shown that a pass of another kind does not tell of them."""
+    for block in blocks:
+        _FOUND[block] = kind_of(block), BlockParts({}, refused={"block": "what is found on a few tokens does not hold"})
+
+
 def _known(block: nn.Module) -> BlockParts | None:
     """Of a block with edits, what was found before: they change its weights, and it has the parts it had."""
     kept = getattr(getattr(block, HOME, None), "parts", None)

@@ -35,6 +35,7 @@ from unsmooth.scanning.data import RawBatch, to_device
 from unsmooth.scanning.first_look import first_look, is_open
 from unsmooth.scanning.inputs import Reading
 from unsmooth.scanning.plan import sites_of
+from unsmooth.scanning.trying import look_inside
 from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, local, random_kept, tensors_kept
 
 
@@ -206,6 +207,8 @@ class Probe:
             if any(is_open(stack, inputs) for stack in self.stacks):
                 with self._undisturbed():
                     self.stacks = tuple(first_look(entry, self.stacks, to_device(inputs, device)))
+            for stack in self.stacks if last is None else ():
+                look_inside(entry, stack, self.sites, to_device(inputs, device))
             chosen = self._selections(_masks_at_hand(inputs))
             last = self._ready = _Ready(batch, device, entry, to_device(inputs, device), chosen)
         return last

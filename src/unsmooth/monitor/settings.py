@@ -166,8 +166,7 @@ def _rule(given: GivenRule) -> Rule:
 
 def _about(rule: Rule, stacks: Sequence[Anatomy]) -> Rule:
     """The rule, if the model has its site."""
-    if not any(stack.having([rule.condition.site]) for stack in stacks):
-        stacks[0].check_sites((rule.condition.site,))
+    sites_of(stacks, (rule.condition.site,))
     return rule
 
 

@@ -232,7 +232,7 @@ def _problem(preset: Preset, anatomy: Anatomy, first: RawBatch) -> UnsmoothError
     """Why a preset fits neither this model nor these data."""
     if (problem := misfit(preset, anatomy)) is not None:
         return problem
-    absent = [site for site in preset.sites if not anatomy.having([site])]
+    absent = [site for site in preset.sites if not anatomy.having([site]) and not anatomy.is_open]
     if absent:
         return expected(f"the sites of preset {preset.name!r}", f"blocks without {absent[0]!r}", "another preset")
     if "words" in preset.needs and token_ids(first, anatomy.reads) is None:

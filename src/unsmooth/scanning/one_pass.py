@@ -14,9 +14,11 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import home_of, is_sharded
-from unsmooth.models.wire import forget_pass, remember_pass
+from unsmooth.models.watch import SiteError
+from unsmooth.models.wire import doubt, forget_pass, remember_pass
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
+    Selection,
     as_inputs,
     call,
     entry_of,
@@ -37,6 +39,7 @@ from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
+from unsmooth.scanning.trying import look_inside
 
 # Bytes of a batch that is kept with the model it was shown to.
 _KEPT = 1 << 26
@@ -137,17 +140,25 @@ def _read_all(
                 watched[:] = _known_better(watched, asked, entry, on_device)
                 if not is_sharded(entry):
                     _remember(watched, entry, inputs, hooks)
-                if not any(one.anatomy.having(one.plan.sites) for one in watched):
-                    watched[0].anatomy.check_sites(watched[0].plan.sites)
-                hooks.enter_context(_watching(watched))
-                looked = True
-            reads = [one.anatomy.reads for one in watched]
+                watching = hooks.enter_context(ExitStack())
+                _watch(watching, watched, entry, on_device)
+            reads, chosen = [one.anatomy.reads for one in watched], list[Selection]()
             for one in watched:
                 one.collector.notes.update(unread_masks(inputs, one.plan.tokens, reads))
                 selection, notes = select_and_tell(inputs, one.plan.tokens, special, one.anatomy)
                 one.collector.notes.update(notes)
                 one.collector.begin(selection)
-            call(entry, on_device)
+                chosen.append(selection)
+            try:
+                call(entry, on_device)
+            except SiteError:
+                if looked:
+                    raise
+                _watch(watching, watched, entry, on_device, again=True)
+                for one, selection in zip(watched, chosen, strict=True):
+                    one.collector.begin(selection)
+                call(entry, on_device)
+            looked = True
             if number is None:
                 continue  # run for the sake of other ranks
             for one in watched:
@@ -184,6 +195,20 @@ def _remember(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch, h
     tensors = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     if sum(one.numel() * one.element_size() for one in tensors if isinstance(one, Tensor)) > _KEPT:
         hooks.callback(forget_pass, blocks)
+
+
+def _watch(
+    hooks: ExitStack, watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch, again: bool = False
+) -> None:
+    """Look inside blocks where that is asked for, and watch them; `again` where it was done on other tokens."""
+    hooks.close()
+    for one in watched:
+        if again:
+            doubt(one.anatomy.blocks.values())
+        look_inside(entry, one.anatomy, one.plan.sites, inputs)
+    if not any(one.anatomy.having(one.plan.sites) for one in watched):
+        watched[0].anatomy.check_sites(watched[0].plan.sites)
+    hooks.enter_context(_watching(watched))
 
 
 @contextmanager

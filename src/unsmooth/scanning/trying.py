@@ -13,6 +13,7 @@ from unsmooth.models import Anatomy
 from unsmooth.models.hooks import Hooks, uncompiled
 from unsmooth.models.look import Parts, Stream, Trail, argument, at
 from unsmooth.models.spread import home_of
+from unsmooth.models.wire import wire
 from unsmooth.scanning.calling import call
 from unsmooth.scanning.data import RawBatch
 from unsmooth.scanning.undisturbed import random_kept, tensors_kept
@@ -28,6 +29,13 @@ def quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
         for prepare in {stack.host.prepare for stack in stacks}:
             hold.enter_context(prepare(entry))
         yield
+
+
+def look_inside(entry: nn.Module, stack: Anatomy, sites: Sequence[str], inputs: RawBatch) -> None:
+    """Find the sites inside a stack's blocks, if some are asked for that no pass had reached before there were data."""
+    if {*sites} - {"residual"} and stack.is_open:
+        with quietly(entry, [stack]):
+            wire(stack.blocks.values(), lambda: call(entry, inputs))
 
 
 class Enough(Exception):  # noqa: N818 - it is no error
