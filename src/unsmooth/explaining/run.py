@@ -218,7 +218,7 @@ def _views(
         try:
             _check_seen(stack, stacks)
             selection, told = select_and_tell(inputs, "all", frozenset(), stack)
-            view = observe(stack, on_device, selection.real_BN, called, selection.check_padding)
+            view = observe(stack, on_device, None, called, selection)
             _check_stack(stack, with_data=True)  # once more, where this pass is the first to reach its blocks
         except UnsmoothError as error:
             if len(stacks) == 1:
@@ -231,7 +231,7 @@ def _views(
 def _check_seen(stack: Anatomy, every: Sequence[Anatomy]) -> None:
     _check_stack(stack, with_data=True)
     alone = not any(other is not stack and other.blocks is stack.blocks for other in every)
-    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.reads.start is None))):
+    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.flow.rows is None))):
         what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
         hint = "unsmooth.scan, or no data, for verdicts from weights"
         raise expected(what, f"{stack.host.name} at {pattern_of(next(iter(stack.blocks)))!r}", hint)
