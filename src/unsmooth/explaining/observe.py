@@ -123,6 +123,9 @@ def observe(
         raise none_called()
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
+        if layer.sites["input"].shape != layer.sites["output"].shape:
+            shapes = " and ".join(str(tuple(layer.sites[site].shape)) for site in ("input", "output"))
+            raise expected(f"a block that hands on the tokens it takes at {layer.path!r}", shapes, "a blocks pattern")
         end = layer.sites["output"]
         # In a model that is spread over devices, a block may read its input from another one. A branch may take some
         # of the tokens alone, as where queries and words have an MLP each.
