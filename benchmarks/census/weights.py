@@ -33,7 +33,8 @@ def ask_weights(model: nn.Module, batch: Mapping[str, Any], truths: list[Answer]
     answer: Answer = {}
     for one in judged:
         pattern = (patterns([one["stack"]]) or [""])[0]
-        said, result = asked(lambda one=one: _rebuilt(model, batch, one, calls, None))
+        hint = None if len(truths) == 1 else pattern
+        said, result = asked(lambda one=one, hint=hint: _rebuilt(model, batch, one, calls, hint))
         if "Expected one stack" in said:  # also of a model whose other stacks this batch does not run
             said, result = asked(lambda one=one, pattern=pattern: _rebuilt(model, batch, one, calls, pattern))
         answer[one["about"]["path"]] = result if said == "done" else said

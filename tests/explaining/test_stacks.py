@@ -113,17 +113,16 @@ def test_what_cross_attention_does_is_not_explained() -> None:
         unsmooth.explain(BY_NAME["t5-relu"].model(), blocks="decoder.block.*", **QUICK)
 
 
-def test_stages_are_explained_one_at_a_time() -> None:
+def test_stages_are_explained_each_by_itself() -> None:
     entry = BY_NAME["swin-shifted"]
     model = entry.model()
     assert len(unsmooth.explain(model, **QUICK).layers) == 5
-    with pytest.raises(
-        UnsmoothError, match=r"3 stages of swin.*Try one stage, such as blocks='encoder.layers.0.blocks"
-    ):
-        unsmooth.explain(model, entry.batch(), **QUICK)
+    stages = unsmooth.explain(model, entry.batch(), **QUICK).stacks
+    assert [(one.stack, len(one.layers)) for one in stages] == [("stage 0", 2), ("stage 1", 2), ("stage 2", 1)]
     found = unsmooth.explain(model, entry.batch(), blocks="encoder.layers.1.blocks.*", **QUICK)
-    (note,) = found.notes
-    assert "as windows" in note
+    assert not found.notes
+    assert [layer.measured for layer in stages[1].layers] == [layer.measured for layer in found.layers]
+    assert all(layer.rebuilt is not None and layer.rebuilt < 1e-5 for one in stages for layer in one.layers)
     whole = unsmooth.scan(model, entry.batch(), metrics=["token_similarity"], progress=False).curve()
     # Layer 3 is compared with what enters its stage, layer 4 with layer 3.
     assert found.layers[1].measured == pytest.approx(whole[4].mean - whole[3].mean, abs=1e-5)

@@ -115,7 +115,7 @@ def scan(
                 if explain:
                     from unsmooth.explaining.run import check_explainable
 
-                    check_explainable(find_stacks(model, showing.blocks), with_data=True)  # before it is paid for
+                    check_explainable(find_stacks(model, showing.blocks))  # before it is paid for
                 found.scans[found.now] = run_scan(
                     model,
                     data,

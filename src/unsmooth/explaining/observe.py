@@ -5,7 +5,7 @@ The call is kept so that a block can be run again, alone, at other points: that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
 from unsmooth.models.wire import wire
-from unsmooth.scanning.calling import call
+from unsmooth.scanning.calling import Selection, call
 from unsmooth.scanning.data import RawBatch
 
 
@@ -89,12 +89,13 @@ def observe(
     inputs: RawBatch,
     real_BN: Tensor | None,
     called: nn.Module | None = None,
-    check: Callable[[Tensor | None], None] = lambda handed_BN: None,
+    selection: Selection | None = None,
 ) -> BatchView:
     """Run the model, or what holds it or is its part, once on `inputs` and keep what its blocks saw.
 
-    `check` is shown the mask that blocks are handed.
+    Tokens that are not padding are those of `real_BN`, or of `selection`, or else those of which the model says so.
     """
+    selection = Selection(real_BN=real_BN) if selection is None else selection
     if any(map(extra_tokens, anatomy.blocks.values())):
         got = "blocks with tokens that a remedy brought, of which no rule knows"
         raise expected("a model whose tokens are all its own", got, "explaining it from weights alone, without data")
@@ -109,7 +110,7 @@ def observe(
 
     def enter(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if watch.layer == 0:
-            if layers and real_BN is not None:
+            if layers and selection.real_BN is not None:
                 raise ran_again()
             layers.clear()
         block, entering = anatomy.blocks[path], first_input(args, kwargs)
@@ -132,20 +133,21 @@ def observe(
             missing[_no_maps(error)] = None
         call(anatomy.model if called is None else called, inputs)
         handed = watch.real_tokens_BN
-    check(handed)
     if not layers:
         if anatomy.stack:
             return BatchView([], torch.ones(0, 0, dtype=torch.bool))
         raise none_called()
     for number, layer in enumerate(layers, start=1):
         layer.maps_BHNN = maps.get(number)
-        # In a model that is spread over devices, a block may read its input from another one.
-        layer.sites = {site: tensor.to(layer.sites["output"].device) for site, tensor in layer.sites.items()}
-    real = real_BN if real_BN is not None else handed
-    if real is None:
-        some = layers[0].sites["input"]
-        real = torch.ones(some.shape[:2], dtype=torch.bool, device=some.device)
-    return BatchView(layers, real.to(layers[0].sites["input"].device), tuple(missing))
+        if layer.sites["input"].shape != layer.sites["output"].shape:
+            shapes = " and ".join(str(tuple(layer.sites[site].shape)) for site in ("input", "output"))
+            raise expected(f"a block that hands on the tokens it takes at {layer.path!r}", shapes, "a blocks pattern")
+        end = layer.sites["output"]
+        # In a model that is spread over devices, a block may read its input from another one. A branch may take some
+        # of the tokens alone, as where queries and words have an MLP each.
+        layer.sites = {site: x.to(end.device) for site, x in layer.sites.items() if x.shape[:2] == end.shape[:2]}
+    some = layers[0].sites["input"]
+    return BatchView(layers, selection.real_tokens(some.shape, handed).to(some.device), tuple(missing))
 
 
 def _no_maps(error: NoAttentionMap) -> str:

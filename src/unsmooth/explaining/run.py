@@ -63,7 +63,8 @@ def explain(
     that are not padding count, special ones too: the operators act on all of them.
 
     A model with several stacks (an encoder and a decoder, two towers) is explained in each, layers counted from 1. A
-    stack that the data does not run, or that no theory is about, is left out, and a note says so.
+    stack that the data does not run, or that no theory is about, is left out, and a note says so. With data, each stage
+    of a stack between whose layers tokens are merged (Swin) counts as a stack.
 
     Args:
         model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
@@ -96,7 +97,7 @@ def explain(
     check_at_least_one("spectral_sequences", spectral_sequences)
     module = model_of(model)
     stacks = find_stacks(module, blocks)
-    refused = check_explainable(stacks, with_data=data is not None)
+    refused = check_explainable(stacks)
     stacks = tuple(stack for stack in stacks if stack.stack not in refused)
     source = None
     if data is not None:
@@ -111,12 +112,12 @@ def explain(
         return assemble(module, explained, refused, source, name)
 
 
-def check_explainable(stacks: Sequence[Anatomy], with_data: bool) -> dict[str, UnsmoothError]:
+def check_explainable(stacks: Sequence[Anatomy]) -> dict[str, UnsmoothError]:
     """Why some of several stacks cannot be explained, by their names; raised where none can."""
     refused = dict[str, UnsmoothError]()
     for stack in stacks:
         try:
-            _check_stack(stack, with_data)
+            _check_stack(stack)
         except UnsmoothError as error:
             refused[stack.stack] = error
     if len(refused) == len(stacks):
@@ -124,21 +125,13 @@ def check_explainable(stacks: Sequence[Anatomy], with_data: bool) -> dict[str, U
     return refused
 
 
-def _check_stack(anatomy: Anatomy, with_data: bool) -> None:
-    """Refuse blocks that mix in another stack, which no theory accounts for, and layers whose tokens become others."""
+def _check_stack(anatomy: Anatomy) -> None:
+    """Refuse blocks that mix in another stack, which no theory accounts for."""
     if "cross" in anatomy.sites:
         raise expected(
             "blocks of attention and MLP alone, which are what the theory is about",
             f"{anatomy.host.name} blocks with cross-attention",
             'the encoder, such as blocks="encoder.block.*", or unsmooth.scan with sites=("attention", "cross")',
-        )
-    stages = {anatomy.stage(path) for path in anatomy.blocks}
-    if with_data and len(stages) > 1:
-        one = pattern_of(next(iter(anatomy.blocks))).replace("*", "0", 1)
-        raise expected(
-            "layers with the same tokens throughout, to compare one with the next",
-            f"{len(stages)} stages of {anatomy.host.name}, between which tokens are merged",
-            f"one stage, such as blocks={one!r}, or no data, for verdicts from weights",
         )
 
 
@@ -201,9 +194,26 @@ def views_of(
         called, inputs = entry_of(seen[0].model, every, as_inputs(batch, core), seen)
         on_device = to_device(inputs, device)
         if number == 0:
-            seen = first_look(called, seen, on_device)
+            seen = [stage for stack in first_look(called, seen, on_device) for stage in _stages(stack)]
 
         yield batch, _views(called, inputs, on_device, [stack for stack in seen if stack.stack not in refused], refused)
+
+
+def _stages(stack: Anatomy) -> list[Anatomy]:
+    """A stack of its own for each stage, since between them tokens become others: no layer is compared across."""
+    numbers = dict.fromkeys(stack.stage(path) for path in stack.blocks)
+    if len(numbers) < 2:
+        return [stack]
+    name, flow = f"{stack.stack} stage".lstrip(), None if stack.stream is None else replace(stack.stream, stages={})
+    return [
+        replace(
+            stack,
+            blocks={path: block for path, block in stack.blocks.items() if stack.stage(path) == number},
+            stack=f"{name} {number}",
+            stream=flow,
+        )
+        for number in numbers
+    ]
 
 
 def _views(
@@ -218,8 +228,8 @@ def _views(
         try:
             _check_seen(stack, stacks)
             selection, told = select_and_tell(inputs, "all", frozenset(), stack)
-            view = observe(stack, on_device, selection.real_BN, called, selection.check_padding)
-            _check_stack(stack, with_data=True)  # once more, where this pass is the first to reach its blocks
+            view = observe(stack, on_device, None, called, selection)
+            _check_stack(stack)  # once more, where this pass is the first to reach its blocks
         except UnsmoothError as error:
             if len(stacks) == 1:
                 raise
@@ -229,9 +239,8 @@ def _views(
 
 
 def _check_seen(stack: Anatomy, every: Sequence[Anatomy]) -> None:
-    _check_stack(stack, with_data=True)
     alone = not any(other is not stack and other.blocks is stack.blocks for other in every)
-    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.reads.start is None))):
+    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.flow.rows is None))):
         what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
         hint = "unsmooth.scan, or no data, for verdicts from weights"
         raise expected(what, f"{stack.host.name} at {pattern_of(next(iter(stack.blocks)))!r}", hint)

@@ -180,7 +180,9 @@ def attended_by(layer: LayerView, values: ValueProjection, maps_BHNN: Tensor, x_
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
         given = first_output(output)
         mixed = layer.restored(values.attention_output(maps_BHNN, normed[-1]), given).to(given.dtype)
-        return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
+        if isinstance(output, Tensor):
+            return mixed
+        return [mixed, *output[1:]] if isinstance(output, list) else (mixed, *output[1:])
 
     reads, writes = (layer.block.get_submodule(taps[site].module) for site in ("normed", "attention"))
     with Hooks() as hook:

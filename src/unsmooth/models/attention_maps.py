@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from unsmooth.models.look import rows_among
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.watch import check_called, first_input, submodule
+from unsmooth.models.windows import map_of_windows
 
 if TYPE_CHECKING:
     from unsmooth.models.anatomy import Anatomy
@@ -59,9 +61,10 @@ def watch_attention(
 
     Layers are numbered from 1 by call order, as in `Anatomy.watch`. Of blocks that have the sequences of a batch in one
     row, and are told where each begins, maps are of a batch too, filled up with zeros. Maps are float32 or better,
-    before any dropout,
-    with all that shapes them in: masks, windows, rotary and relative positions, ALiBi, soft caps. A row that may
-    look at nothing is zero. The model's outputs do not change by a bit.
+    before any dropout, with all that shapes them in: masks, windows, rotary and relative positions, ALiBi, soft caps. A row that may
+    look at nothing is zero, and one that lies in part on an attention sink, a column that is dropped, sums to less than
+    one. A layer that looks at windows has one map of all tokens, zero between windows. The model's outputs do not
+    change by a bit.
 
     Args:
         anatomy: The model with its blocks found.
@@ -70,8 +73,8 @@ def watch_attention(
         site: "cross" for the maps of cross-attention (batch, heads, tokens, tokens of the other stack).
 
     Raises:
-        NoAttentionMap: A fused kernel that torch cannot see into, several maps in one call (differential attention,
-            windows), maps that are not square (a key/value cache), or blocks without cross-attention.
+        NoAttentionMap: A fused kernel that torch cannot see into, several maps in one call (differential attention),
+            maps that are not square (a key/value cache), windows that are filled up, or blocks without cross-attention.
 
     Example:
         >>> import torch
@@ -95,8 +98,8 @@ def watch_attention(
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path, block in anatomy.blocks.items():
-            batch_first = anatomy.host.batch_first(block)
-            _hook_block(path, block, modules[path], batch_first, recorder, hook, observer, on_missing)
+            sizes = partial(_sizes, anatomy.flow.axes, anatomy.stream is None and not anatomy.is_known)
+            _hook_block(path, block, modules[path], sizes, recorder, hook, observer, on_missing)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, recorder.called))
         with recorder:
@@ -170,11 +173,13 @@ class _Call:
     """What has been seen of one call of a block."""
 
     layer: int = 0
-    batch: int = 0
-    tokens: int = 0
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    # Of the sequences in one row, where there are some.
     lengths: tuple[int, ...] = ()
     maps: list[Tensor] = field(default_factory=list)
-    other_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    others: list[Tensor] = field(default_factory=list)
+    # What softmax gave, by its identity, while the block may still take a part of it.
+    given: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 class _Recorder(TorchFunctionMode):
@@ -189,29 +194,53 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.depth:
-            # Before the call: nothing may have changed its arguments in place.
-            self._note(map_of_call(func, args, kwargs))
-        return func(*args, **kwargs)
+        if not self.depth:
+            return func(*args, **kwargs)
+        # Before the call: nothing may have changed its arguments in place.
+        found, call = map_of_call(func, args, kwargs), self.call
+        gave = func(*args, **kwargs)
+        if found is not None and not self._fits(found):
+            call.others.append(found)
+            call.given[id(gave)] = gave, found
+        elif func is Tensor.__getitem__ and id(args[0]) in call.given:
+            # A column for a sink is dropped after the softmax: the map is what is left.
+            whole = call.given[id(args[0])][1]
+            if self._fits(whole[args[1]]):
+                call.others = [one for one in call.others if one is not whole]
+        return gave
 
-    def _note(self, map_of: Tensor | None) -> None:
-        if map_of is None:
-            return
-        call = self.call
-        if map_of.ndim == 3 and call.batch and map_of.shape[0] % call.batch == 0:
-            map_of = map_of.reshape(call.batch, -1, *map_of.shape[1:])
-        fits = map_of.shape[-2] == call.tokens and (map_of.shape[-1] == call.tokens or not self.square)
-        if map_of.ndim == 4 and map_of.shape[0] == call.batch and (fits or (call.lengths and self.square)):
-            call.maps.append(map_of)
-        else:
-            call.other_shapes.append(tuple(map_of.shape))
+    def _fits(self, map_of: Tensor) -> bool:
+        """Whether it is a map of all tokens, which is kept then."""
+        for batch, tokens in self.call.sizes:
+            whole = map_of
+            if map_of.ndim == 3 and batch and map_of.shape[0] % batch == 0:
+                whole = map_of.reshape(batch, -1, *map_of.shape[1:])
+            fits = whole.shape[-2] == tokens and (whole.shape[-1] == tokens or not self.square)
+            if whole.ndim == 4 and whole.shape[0] == batch and (fits or (self.call.lengths and self.square)):
+                self.call.maps.append(whole)
+                return True
+        return False
+
+
+def _sizes(axes: str, unsure: bool, shape: torch.Size) -> list[tuple[int, int]]:
+    """How many sequences and tokens a stream may have; several where its layout is not known.
+
+    >>> _sizes("BND", True, torch.Size([17, 3, 8])), _sizes("BND", False, torch.Size([2, 4, 4, 8]))
+    ([(17, 3), (3, 17)], [(2, 16), (2, 32)])
+    """
+    if len(shape) == 4:
+        return [(shape[0], shape[1] * shape[2]), (shape[0], shape[2] * shape[3])]
+    if len(shape) != 3:
+        return []
+    found = [(shape[0], shape[1]), (shape[1], shape[0])]
+    return found[::-1] if axes == "NBD" else found[: 1 + unsure]
 
 
 def _hook_block(
     path: str,
     block: nn.Module,
     attention: nn.Module | NoAttentionMap,
-    batch_first: bool,
+    sizes: Callable[[torch.Size], list[tuple[int, int]]],
     recorder: _Recorder,
     hook: Hooks,
     observer: MapObserver,
@@ -222,10 +251,8 @@ def _hook_block(
         recorder.called.add(path)
         # Of the block, not of its attention, which may look at windows: a map must be of all tokens.
         call, shape = recorder.call, first_input(args, kwargs).shape
-        if (rows := rows_among(module, args, kwargs, shape)) is not None:
-            call.batch, call.tokens, call.lengths = 1, shape[-2], rows[1]
-        elif len(shape) == 3:
-            call.batch, call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
+        rows = rows_among(module, args, kwargs, shape)
+        call.sizes, call.lengths = (sizes(shape), ()) if rows is None else ([(1, shape[-2])], rows[1])
 
     def open_eyes(module: nn.Module, args: Any) -> None:
         recorder.depth += 1
@@ -233,10 +260,12 @@ def _hook_block(
     def close_eyes(module: nn.Module, args: Any, output: Any) -> None:
         recorder.depth -= 1
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call, recorder.call = recorder.call, _Call(layer=recorder.call.layer)
         if call.lengths:
             call.maps = _of_each(call.maps, call.lengths)
+        elif not call.maps and len(call.others) == 1 and recorder.square and isinstance(attention, nn.Module):
+            call.maps += map_of_windows(module, attention, args, kwargs, call.others[0], call.sizes)
         if len(call.maps) == 1:
             observer(call.layer, call.maps[0])
             return
@@ -254,7 +283,7 @@ def _hook_block(
         hook(attention.register_forward_pre_hook, open_eyes)
         # Also after an error, or what is called next would be taken for attention.
         hook(attention.register_forward_hook, close_eyes, always_call=True)
-    hook(block.register_forward_hook, leave)
+    hook(block.register_forward_hook, leave, with_kwargs=True)
 
 
 def _of_each(maps: list[Tensor], lengths: tuple[int, ...]) -> list[Tensor]:
@@ -273,9 +302,10 @@ def _missing(call: _Call) -> NoAttentionMap:
     if call.maps:
         reason = f"{len(call.maps)}, so the block mixes tokens in more than one way (as differential attention does)"
         return NoAttentionMap(call.layer, reason, "this layer without attention maps")
-    if call.other_shapes:
-        shapes = ", ".join(map(str, call.other_shapes[:3]))
-        reason = f"{shapes} for {call.tokens} tokens, as windows, cross-attention, a key/value cache or extra keys give"
+    if call.others:
+        shapes = ", ".join(str(tuple(one.shape)) for one in call.others[:3])
+        tokens = call.sizes[0][1] if call.sizes else "unknown"
+        reason = f"{shapes} for {tokens} tokens, as windows, cross-attention, a key/value cache or extra keys give"
         return NoAttentionMap(call.layer, reason, "a whole sequence in one pass with use_cache=False")
     reason = "none that torch can see, as flash and flex kernels give"
     return NoAttentionMap(call.layer, reason, 'loading with attn_implementation="sdpa" or "eager"')

@@ -232,6 +232,19 @@ class Selection:
         wide = [None if one is None else pad(one, around, value=True) for one in (self.chosen_BN, self.real_BN)]
         return replace(self, window=slice(None), selected_BN=wide[0], real_BN=wide[1], width=tokens, ids_BN=None)
 
+    def real_tokens(self, shape: Sequence[int], handed_BN: Tensor | None) -> Tensor:
+        """Which tokens (batch, tokens) are not padding: by the data, else by the mask that blocks were handed."""
+        found = self.marking(shape[1], handed_BN).among(shape[1])
+        found.check_padding(handed_BN)
+        real_BN = handed_BN if found.real_BN is None else found.real_BN
+        if found.own is not None and (real_BN is None or real_BN.shape[1] != shape[1]):
+            own_BN = torch.ones(shape[0], found.own.stop - found.own.start) if real_BN is None else real_BN
+            real_BN = pad(own_BN.bool(), (found.own.start, shape[1] - found.own.stop), value=False)
+        if real_BN is None:
+            return torch.ones(shape[0], shape[1], dtype=torch.bool)
+        check_width(shape, *real_BN.shape)
+        return real_BN
+
     @property
     def chosen_BN(self) -> Tensor | None:
         """Which tokens are measured, the window's too."""
@@ -243,6 +256,19 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+def check_width(shape: Sequence[int], sequences: int, tokens: int) -> None:
+    """Refuse a mask for so many sequences and tokens where those of the blocks are as many as `shape` says."""
+    if tokens != shape[1]:
+        raise expected(
+            f"a mask for the {shape[1]} tokens of the model's hidden states",
+            f"one for {tokens}",
+            'data with "attention_mask" or "token_mask" of that width',
+        )
+    if sequences != shape[0]:
+        got = f"one for {sequences}"
+        raise expected(f"a mask for the {shape[0]} sequences in the model's hidden states", got, 'a "token_mask"')
 
 
 def select_tokens(

@@ -18,7 +18,7 @@ from unsmooth.functional._grid import grid_of_image
 from unsmooth.models.anatomy import Watch
 from unsmooth.models.watch import none_called, ran_again
 from unsmooth.scanning.adding import ENOUGH, Adder, SeenBatch, SeenLayers, Values
-from unsmooth.scanning.calling import EVERYTHING, Selection
+from unsmooth.scanning.calling import EVERYTHING, Selection, check_width
 from unsmooth.scanning.computing import MetricError, computed
 from unsmooth.scanning.confounds import READS, ConfoundState, find_confounds, join_confounds
 from unsmooth.scanning.gathering import Gathering, MapSums, Seen, gatherings_for
@@ -171,16 +171,8 @@ class Collector:
     def _check_shape(self, shape: torch.Size) -> None:
         """Refuse a mask that is not of these tokens; ids that are not are no ids of theirs."""
         selection = self._selection
-        sequences, tokens = len(selection.real_BN) if selection.real_BN is not None else shape[0], selection.width
-        if tokens not in (None, shape[1]):
-            raise expected(
-                f"a mask for the {shape[1]} tokens of the model's hidden states",
-                f"one for {tokens}",
-                'data with "attention_mask" or "token_mask" of that width',
-            )
-        if sequences != shape[0]:
-            got = f"one for {sequences}"
-            raise expected(f"a mask for the {shape[0]} sequences in the model's hidden states", got, 'a "token_mask"')
+        sequences = len(selection.real_BN) if selection.real_BN is not None else shape[0]
+        check_width(shape, sequences, shape[1] if selection.width is None else selection.width)
         if selection.ids_BN is not None and selection.ids_BN.shape != shape[:2]:
             self._selection = replace(selection, ids_BN=None)
 
