@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues, layer_matrix
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import drawn, random_attention
-from unsmooth.theory.modes import modes
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.modes import eigenvalue_distance, modes
 
 GROUP = "Several heads"
 
@@ -37,8 +37,10 @@ def _split(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     parts = modes(setup.map_NN, setup.h_DD)
     summed = 1.0 + eigenvalues(setup.h_DD.sum(dim=0))
     return [
-        Comparison("distance to both parts", distance(found, np.concatenate([parts.mean, parts.rest])), "<", 1e-10),
-        Comparison("distance of the mean part to 1 + eig(ΣH_h)", distance(parts.mean, summed), "<", 1e-10),
+        Comparison(
+            "distance to both parts", eigenvalue_distance(found, np.concatenate([parts.mean, parts.rest])), "<", 1e-10
+        ),
+        Comparison("distance of the mean part to 1 + eig(ΣH_h)", eigenvalue_distance(parts.mean, summed), "<", 1e-10),
     ]
 
 
@@ -97,4 +99,4 @@ def _union(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     slots = ([-0.9, -0.5, -0.1], [0.2, 0.4, 0.8])
     pieces = [1.0 + np.outer(eigenvalues(one), values).ravel() for one, values in zip(setup.map_NN, slots, strict=True)]
     found = eigenvalues(layer_matrix(setup.map_NN, setup.h_DD))
-    return [Comparison("distance between the two sets", distance(found, np.concatenate(pieces)), "<", 1e-10)]
+    return [Comparison("distance between the two sets", eigenvalue_distance(found, np.concatenate(pieces)), "<", 1e-10)]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix
-from unsmooth.theory.iterate import iterate
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues, layer_matrix
+from unsmooth.theory.iterate import Trajectory, iterate
 from unsmooth.theory.maps import causal_attention, drawn, with_eigenvalues
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.modes import eigenvalue_distance
 
 GROUP = "Causal attention"
 
@@ -59,7 +59,9 @@ def _nothing_grows(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]
     layer = layer_matrix(setup.map_NN, setup.h_DD)
     products = (1.0 + diagonal[:, None] * eigenvalues(setup.h_DD)[None, :]).ravel()
     return [
-        Comparison("distance of the spectrum to 1 + A_ii λ", distance(eigenvalues(layer), products), "<", 1e-4),
+        Comparison(
+            "distance of the spectrum to 1 + A_ii λ", eigenvalue_distance(eigenvalues(layer), products), "<", 1e-4
+        ),
         Comparison("largest modulus", float(abs(eigenvalues(layer)).max()), "<", 1.0),
         Comparison(
             "final log ‖X‖ against the input's", (trajectory.log_norm[-1] - trajectory.log_norm[0]).item(), "<", 0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import off_mean
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import off_mean
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import drawn, random_attention, two_group_attention, uniform_attention, with_eigenvalues
-from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Ties"
 VALUES = (0.0, 0.0, 0.0, -0.5, -0.9)

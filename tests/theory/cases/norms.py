@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import distance, eigenvalues, off_mean
-from unsmooth.theory.iterate import iterate
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues, off_mean
+from unsmooth.theory.iterate import Trajectory, iterate
 from unsmooth.theory.maps import drawn, random_attention, with_eigenvalues
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.modes import eigenvalue_distance
 
 GROUP = "Norms"
 TOKENS, DIM = 16, 64
@@ -80,7 +80,7 @@ def _negated(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     return [
         Comparison("change of t_sim with γ", _change(setup), ">", 0.0),
         Comparison("change of t_sim with −γ", _change(opposite), "<", 0.0),
-        Comparison("distance of one spectrum to minus the other", distance(plus, -minus), "<", 1e-12),
+        Comparison("distance of one spectrum to minus the other", eigenvalue_distance(plus, -minus), "<", 1e-12),
         Comparison("after 4 layers with γ", _later(setup), ">", trajectory.token_similarity[0].item()),
         Comparison("after 4 layers with −γ", _later(opposite), "<", trajectory.token_similarity[0].item()),
     ]

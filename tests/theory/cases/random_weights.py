@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.theory.case import BEYOND_P2, P2, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues
 from unsmooth.functional import escalation_rate
-from unsmooth.theory.case import BEYOND_P2, P2, Comparison, Setup, case
-from unsmooth.theory.cases._tools import eigenvalues
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import drawn, lazy_attention, random_attention
-from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Random weights"
 TOKENS, DIM, DRAWS = 16, 64, 1000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from unsmooth.theory.iterate import iterate
@@ -14,13 +13,6 @@ from unsmooth.theory.iterate import iterate
 def eigenvalues(matrix: Tensor) -> NDArray[np.complex128]:
     """Eigenvalues of a square matrix."""
     return np.asarray(np.linalg.eigvals(matrix.numpy()), dtype=np.complex128)
-
-
-def distance(found: NDArray[np.complex128], wanted: NDArray[np.complex128]) -> float:
-    """Largest distance between two sets of eigenvalues, paired so that the sum of distances is least."""
-    cost = np.abs(found[:, None] - wanted[None, :])
-    rows, columns = linear_sum_assignment(cost)
-    return float(cost[rows, columns].max()) if len(found) == len(wanted) else float("inf")
 
 
 def layer_matrix(attention: Tensor, h: Tensor) -> Tensor:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import BEYOND_P1, LOW_PASS, P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import eigenvalues, line_turn, off_mean, real_vectors, up_to_sign
+from tests.theory.case import BEYOND_P1, LOW_PASS, P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues, line_turn, off_mean, real_vectors, up_to_sign
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import cyclic_attention, drawn, random_attention, two_group_attention, with_eigenvalues
-from unsmooth.theory.predict import predict
-from unsmooth.theory.prediction import sign_cosine
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.predict import predict, sign_cosine
 
 GROUP = "Limits"
 

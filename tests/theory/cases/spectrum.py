@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import distance, eigenvalues, layer_matrix, real_vectors
-from unsmooth.theory.iterate import iterate
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues, layer_matrix, real_vectors
+from unsmooth.theory.iterate import Trajectory, iterate
 from unsmooth.theory.maps import cyclic_attention, drawn, random_attention, two_group_attention, with_eigenvalues
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.modes import eigenvalue_distance
 
 GROUP = "Eigenvalues of a layer"
 
@@ -32,7 +32,7 @@ def _random() -> Setup:
 def _spectrum(setup: Setup, trajectory: Trajectory) -> Sequence[Comparison]:
     products = 1.0 + np.outer(eigenvalues(setup.map_NN), eigenvalues(setup.h_DD)).ravel()
     found = eigenvalues(layer_matrix(setup.map_NN, setup.h_DD))
-    return [Comparison("distance between the two sets", distance(found, products), "<", 1e-10)]
+    return [Comparison("distance between the two sets", eigenvalue_distance(found, products), "<", 1e-10)]
 
 
 def _real_pair() -> Setup:

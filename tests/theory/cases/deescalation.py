@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import P1, P2, Comparison, Setup, case
-from unsmooth.theory.iterate import iterate
+from tests.theory.case import P1, P2, Comparison, Setup, case
+from unsmooth.theory.iterate import Trajectory, iterate
 from unsmooth.theory.maps import drawn, uniform_attention
-from unsmooth.theory.trajectory import Trajectory
 
 STRENGTHS = (0.5, 1.0, 1.5, 2.0)
 

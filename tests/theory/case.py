@@ -10,10 +10,9 @@ from torch import Tensor
 
 from unsmooth.errors import expected
 from unsmooth.registry import Registry
-from unsmooth.theory.iterate import NormKind, PerLayer, Place, iterate
+from unsmooth.theory.iterate import NormKind, PerLayer, Place, Trajectory, iterate
 from unsmooth.theory.outcome import LIMITS, outcome
 from unsmooth.theory.predict import predict
-from unsmooth.theory.trajectory import Trajectory
 
 P1 = "P1 (arXiv 2401.04301)"
 P2 = "P2 (arXiv 2312.06182)"

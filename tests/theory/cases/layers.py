@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import causal_attention, drawn, random_attention
-from unsmooth.theory.trajectory import Trajectory
 
 GROUP = "Attention that varies"
 DEPTH, TOKENS, DIM = 24, 16, 32

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unsmooth.theory.case import BEYOND_P1, Comparison, Setup, case
-from unsmooth.theory.cases._tools import eigenvalues
+from tests.theory.case import BEYOND_P1, Comparison, Setup, case
+from tests.theory.cases._tools import eigenvalues
+from unsmooth.theory.iterate import Trajectory
 from unsmooth.theory.maps import drawn, lazy_attention
-from unsmooth.theory.trajectory import Trajectory
 
 
 def _skewed() -> Tensor:
