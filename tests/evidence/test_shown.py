@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unsmooth.evidence import STUDIES, Bench, corrupted
-from unsmooth.evidence.corrupted import corrupted_accuracy
+from unsmooth.evidence import STUDIES, Bench, shown
 from unsmooth.evidence.corruptions import NAMES, corrupt
-from unsmooth.evidence.shown import Shown, accuracy
+from unsmooth.evidence.shown import Shown, accuracy, corrupted_accuracy
 from unsmooth.networks import ViT, ViTConfig
 from unsmooth.training import Config
 
@@ -73,12 +72,12 @@ def test_images_are_corrupted_once_for_all_models(config: Config, monkeypatch: p
         asked.append((name, severity))
         return images
 
-    monkeypatch.setattr(corrupted, "corrupt", noted)
-    corrupted._corrupted.cache_clear()
+    monkeypatch.setattr(shown, "corrupt", noted)
+    shown._corrupted.cache_clear()
     other_seed = replace(config, seed=5, remedies=("sharpen",))
     for one in (config, other_seed):
         corrupted_accuracy(Constant(), one, CPU, count=COUNT, names=NAMES[:2], severities=[1, 3])
-    corrupted._corrupted.cache_clear()  # what was made here is not corrupted at all
+    shown._corrupted.cache_clear()  # what was made here is not corrupted at all
     assert asked == [(name, severity) for name in NAMES[:2] for severity in (1, 3)]
 
 
