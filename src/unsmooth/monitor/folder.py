@@ -9,7 +9,7 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.monitor.reading import Reading, from_line
-from unsmooth.monitor.sinks.jsonl import FILE
+from unsmooth.monitor.sinks import FILE
 from unsmooth.training.lines import Line, by_step, read_lines
 from unsmooth.training.reading import is_run, read_run
 

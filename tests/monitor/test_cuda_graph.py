@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import unsmooth
 from tests.monitor.training import DIM, TOKENS, make
 from unsmooth import Monitor
-from unsmooth.monitor import captured
-from unsmooth.monitor.captured import Circumstances, Replays
+from unsmooth.monitor import cuda_graph
+from unsmooth.monitor.cuda_graph import Circumstances, Replays
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -119,9 +119,9 @@ class Stood:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Replays, Callable[..., str]]:
     """A model, its replays, and a look that says by what it was."""
-    monkeypatch.setattr(captured, "Captured", Stood)
-    monkeypatch.setattr(captured, "_fits", lambda model: True)
-    monkeypatch.setattr(captured, "waits_told", lambda: nullcontext([]))
+    monkeypatch.setattr(cuda_graph, "Captured", Stood)
+    monkeypatch.setattr(cuda_graph, "_fits", lambda model: True)
+    monkeypatch.setattr(cuda_graph, "waits_told", lambda: nullcontext([]))
     model, batch = encoder(Scaled()), object()
     replays = Replays(model)
 
@@ -156,10 +156,10 @@ def test_what_cannot_be_repeated_is_called(looks: tuple[Any, Replays, Callable[.
 def test_a_model_that_changes_all_the_time_is_called(looks: tuple[Any, Replays, Callable[..., str]]) -> None:
     model, _, look = looks
     found = []
-    for number in range(2 * captured._MOST_CAPTURES + 2):
+    for number in range(2 * cuda_graph._MOST_CAPTURES + 2):
         found += [look(), look()]
         model[0].by = float(number)
-    assert found.count("graph") == captured._MOST_CAPTURES
+    assert found.count("graph") == cuda_graph._MOST_CAPTURES
     assert found[-2:] == ["call", "call"]
 
 

@@ -1,10 +1,13 @@
-"""What a monitor has to say, in one line each, once."""
+"""What goes wrong in a monitor: what the next look can do without, told in one line each, once."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from unsmooth.models.watch import SiteError
+from unsmooth.scanning.computing import MetricError
 from unsmooth.scanning.ranks import world
 
 # Characters of an error that a line has room for.
@@ -66,3 +69,34 @@ def _shortened(text: str) -> str:
     every = names.removesuffix(".").split(", ")
     shown = every[: max(1, len(text[len(head + known) : _LONGEST].split(", ")) - 1)]
     return f"{head}{known}{', '.join(shown)} and {len(every) - len(shown)} more."
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What goes from process to process of a look that failed.
+
+    Args:
+        text: In one line.
+        site: The site that alone is to blame, if one is.
+        metric: The metric that alone is to blame, if one is.
+        lasting: Whether the next look with it will fail too.
+    """
+
+    text: str
+    site: str = ""
+    metric: str = ""
+    lasting: bool = False
+
+    @classmethod
+    def of(cls, error: Exception) -> Problem:
+        """What an error tells."""
+        if isinstance(error, SiteError):
+            return cls(one_line(error), site=error.site, lasting=True)
+        if isinstance(error, MetricError):
+            return cls(one_line(error), metric=error.metric, lasting=error.lasting)
+        return cls(one_line(error))
+
+    @property
+    def culprit(self) -> str:
+        """Who is to blame, in words; nothing where nobody is known to be."""
+        return f"the site {self.site!r}" if self.site else f"the metric {self.metric!r}" if self.metric else ""
