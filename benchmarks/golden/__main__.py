@@ -23,7 +23,7 @@ import torch
 from benchmarks.golden.digest import digest
 from benchmarks.golden.networks import explanations, remedies, scans
 from benchmarks.golden.rooms import ROOMS
-from unsmooth.evidence.provenance import commit
+from unsmooth.evidence.records import commit
 from unsmooth.files import read_json, write_whole
 
 PARTS = {part.__name__: part for part in (scans, explanations, remedies, *ROOMS)}

@@ -18,7 +18,7 @@ import pytest
 from tests.arena.tiny_arenas import POST, PRE, carried_out, outcome, plan, results, smallest
 from tests.training.killing import KilledError, killed_at
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, Standing, carry_out_arena, standings
-from unsmooth.arena.choosing import Choice, chosen, left_over, rate_run, seed_run, wanted_runs
+from unsmooth.arena.results import Choice, chosen, left_over, rate_run, seed_run, wanted_runs
 from unsmooth.errors import UnsmoothError
 from unsmooth.executing import HeldError, held
 from unsmooth.stopping import Deadline

@@ -25,8 +25,7 @@ import unsmooth
 from tests.fuzz.mutation import mutate
 from unsmooth import networks, posthoc
 from unsmooth.cli.app import run as command
-from unsmooth.evidence.store import Record, Store
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Record, Store, Trained
 from unsmooth.networks.pixels import Pixels
 from unsmooth.report.html import page_data
 from unsmooth.report.series import series_of

@@ -9,21 +9,23 @@ from typing import Any, TypeVar
 
 import torch
 
-from unsmooth.arena.budget import Budget, Settled, cut, length
-from unsmooth.arena.checking import (
+from unsmooth.arena.plan import PLAIN, Budget, Entrant, Plan, Settled, cut, length, refusal
+from unsmooth.arena.results import (
+    ArenaFolder,
     OtherResultsError,
     check_begun,
     check_data,
     check_one_data,
     check_settings,
+    chosen,
+    complete,
+    is_unable,
     on_all_samples,
     other_results,
+    outcomes,
+    wanted_runs,
 )
-from unsmooth.arena.choosing import chosen, complete, is_unable, outcomes, wanted_runs
-from unsmooth.arena.folder import ArenaFolder
-from unsmooth.arena.plan import PLAIN, Entrant, Plan, refusal
-from unsmooth.evidence.keeping import differing_settings, kept
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained, differing_settings, kept
 from unsmooth.executing import Crew, Driver, HeldError, Job, forecast
 from unsmooth.files import is_of_the_disk
 from unsmooth.stopping import Deadline

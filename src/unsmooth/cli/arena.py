@@ -84,9 +84,8 @@ def arena(
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
     from unsmooth.arena import ArenaFolder, Budget, carry_out_arena, plan_arena, standings
-    from unsmooth.arena.checking import OtherResultsError
-    from unsmooth.arena.mistakes import check_options
-    from unsmooth.arena.plan import check_possible
+    from unsmooth.arena.plan import check_options, check_possible
+    from unsmooth.arena.results import OtherResultsError
     from unsmooth.cli.train import changes_of, config_of
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.executing import HeldError
@@ -199,7 +198,7 @@ def _print(found: Standings, page: Path | None) -> None:
 
 def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
     """0 where everything came to an outcome, refusals and lost numbers included."""
-    from unsmooth.arena.choosing import left_over
+    from unsmooth.arena.results import left_over
     from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED
 
     if left := left_over(plan, folder, call):

@@ -21,10 +21,9 @@ from unsmooth.evidence.grid.__main__ import main
 from unsmooth.evidence.grid.images import Pictures
 from unsmooth.evidence.grid.images import pictures as pictures_of
 from unsmooth.evidence.grid.judging import table
-from unsmooth.evidence.grid.knobs import Knobs
 from unsmooth.evidence.grid.observing import attention_of
 from unsmooth.evidence.grid.piece import PROBE, file_of, missing
-from unsmooth.evidence.grid.registration import HOME, Contrast, Data, Family, Training
+from unsmooth.evidence.grid.registration import HOME, Contrast, Data, Family, Knobs, Training
 from unsmooth.evidence.grid.verdicts import causes, compared, escalation, verdicts
 from unsmooth.training.ensemble import Ensemble
 

@@ -20,7 +20,7 @@ from unsmooth.evidence.grid.characters import Characters, characters
 from unsmooth.evidence.grid.images import Pictures, pictures
 from unsmooth.evidence.grid.observing import attention_of, observe, spectra_of
 from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registration
-from unsmooth.evidence.provenance import made
+from unsmooth.evidence.records import made
 from unsmooth.files import finite, read_json, write_whole
 from unsmooth.schema import parse
 from unsmooth.stopping import Deadline

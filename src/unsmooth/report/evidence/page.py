@@ -9,7 +9,7 @@ from typing import Any, get_args
 from unsmooth.evidence.claim import Section
 from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.evidence.ledger import Entry
-from unsmooth.evidence.store import Store
+from unsmooth.evidence.records import Store
 from unsmooth.files import write_whole
 from unsmooth.numbers import spoken
 from unsmooth.report.evidence import words

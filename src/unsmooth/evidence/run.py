@@ -1,18 +1,22 @@
-"""Training what a study wants: what is there is kept, what was begun is taken up, what is missing is started."""
+"""Claims measured and studies carried out: what is known is kept, what is missing is trained, all is written down."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unsmooth.errors import UnsmoothError, expected
-from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.keeping import differing_settings, kept, rounded
-from unsmooth.evidence.study import Study, Trained
+from unsmooth.errors import expected
+from unsmooth.evidence import claims as _claims
+from unsmooth.evidence import studies as _studies
+from unsmooth.evidence.bench import Bench, NotFinishedError
+from unsmooth.evidence.claim import CLAIMS, Claim
+from unsmooth.evidence.records import Record, Trained, differing_settings, kept, made, rounded
+from unsmooth.evidence.study import Study
 from unsmooth.executing import Driver, Job, forecast
 from unsmooth.models.load import load
 from unsmooth.stopping import Deadline
@@ -22,12 +26,37 @@ from unsmooth.training.place import take_place
 from unsmooth.training.plain import from_plain
 from unsmooth.training.stopwatch import seconds_of_a_run
 
+_REGISTERED = (_claims, _studies)  # importing them fills the registries
+
+
+def run_claim(claim: str | Claim, bench: Bench) -> Record:
+    """Measure a claim at the scale of the bench, write the numbers down and return them.
+
+    Args:
+        claim: A claim, or its id.
+        bench: How much, where, with what.
+    """
+    one = CLAIMS[claim] if isinstance(claim, str) else claim
+    start = time.monotonic()
+    measured = one.measure(bench)
+    with take_place(bench.device) as place:
+        about = made(place.device)
+    record = Record(
+        id=one.id,
+        scale=bench.scale,
+        seeds=one.seeds(bench),
+        rule=one.rule,
+        made={**about, "seconds": round(time.monotonic() - start, 1)},
+        measured=rounded(measured),
+    )
+    # A rule that cannot be applied to its own numbers is found out now, not by a reader.
+    one.judge(record.measured)
+    bench.store.write_claim(record)
+    return record
+
+
 Run = tuple[str, int]
 """Variant and seed."""
-
-
-class NotFinishedError(UnsmoothError):
-    """The time given was too short; what was trained so far is kept."""
 
 
 def carry_out_study(
