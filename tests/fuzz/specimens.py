@@ -413,7 +413,7 @@ def _bomb() -> bytes:
 
 
 def _use_archive(folder: Path, random: Random) -> None:
-    from unsmooth.training.data.archives import unpack
+    from unsmooth.training.data.download import unpack
     from unsmooth.training.data.get import get
 
     path = next(iter(sorted(folder.glob("a.*"))), folder / "a.zip")

@@ -10,7 +10,7 @@ import torch
 
 from tests.training.tiny_runs import tiny, weights
 from unsmooth.training import RunFolder, train
-from unsmooth.training.fusing import Fusing, How
+from unsmooth.training.capture import Fusing, How
 from unsmooth.training.place import Place
 from unsmooth.training.run import Run
 from unsmooth.training.tasks import ImageTask

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from unsmooth.evidence.corruptions import NAMES, SEVERITIES, corrupt
 from unsmooth.networks.config import ViTConfig
 from unsmooth.training import Config
-from unsmooth.training.augment.normalise import Normalise
+from unsmooth.training.augment.transforms import Normalise
 from unsmooth.training.data.locate import find_images
-from unsmooth.training.tasks.dealing import in_batches
+from unsmooth.training.tasks.batches import in_batches
 
 BATCH = 1000
 

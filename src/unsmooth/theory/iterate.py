@@ -1,6 +1,6 @@
 """The idealised layer, applied over and over: X ← X + Σ_h A_h X H_h.
 
-Shape suffixes: L layers, H heads, N tokens, D dimensions.
+Shape suffixes: L layers (the input is layer 0), H heads, N tokens, D dimensions, K singular values.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.files import below, read_json
-from unsmooth.training.lines import Line, by_step, read_lines
+from unsmooth.training.folder import Line, by_step, read_lines
 
 if TYPE_CHECKING:
     from unsmooth.scanning.result import Scan

@@ -25,6 +25,9 @@ from unsmooth.schema import parse
 class Knobs:
     """The knobs; None leaves things as they are.
 
+    Branches are multiplied before they are added, the token mean of attention's output apart from the rest of it, and
+    the gradient that the head hands down on its way through the last layer; learning rates follow the layer.
+
     Attributes:
         branch: What both branches are multiplied by.
         token_mean: What the token mean of attention's output is multiplied by: 0 takes it out, as de-escalation does,

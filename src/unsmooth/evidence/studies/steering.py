@@ -24,7 +24,7 @@ from unsmooth.evidence.shown import Shown, accuracy, corrupted_accuracy, eyes
 from unsmooth.evidence.studies.images import cut
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
-from unsmooth.training.tasks.dealing import spread
+from unsmooth.training.tasks.batches import spread
 
 FULL = {
     "patch": 4,
