@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import write_whole
 from unsmooth.numbers import spoken
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
+from unsmooth.report.shell import import_extra
 
 if TYPE_CHECKING:
     import altair

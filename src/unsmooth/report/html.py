@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.files import write_whole
 from unsmooth.numbers import Precision, spoken
 from unsmooth.report.charts import chart_config, draw
-from unsmooth.report.extras import import_extra
 from unsmooth.report.profiles import profile_pictures
 from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
-from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
+from unsmooth.report.shell import PAGE_FONT, import_extra, page_html, resource, runtime, script_json, write_page
 from unsmooth.report.why.page import parts_of
 
 if TYPE_CHECKING:
@@ -45,57 +42,40 @@ def write_report(scans: Sequence[Scan], path: str | Path, explanations: Sequence
         explanations: Results of `unsmooth.explain`, of the same models or of others.
     """
     # Text from byte-level tokenizers may hold half a surrogate pair, which UTF-8 cannot carry.
-    return write_whole(Path(path), report_html(scans, explanations).encode("utf-8", errors="replace"))
+    return write_page(path, report_html(scans, explanations))
 
 
 def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ()) -> str:
     """The page as text."""
-    markup = import_extra("markupsafe").Markup
     series = series_of(scans) if scans or not explanations else []
     data = script_json(page_data(series))
     pictures, more = profile_pictures(series)
     parts, why = parts_of(explanations, PAGE_FONT, _LARGEST - len(runtime()) - len(data))
-    scripts = ([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else [])
-    return str(
-        _environment()
-        .get_template("template.html.j2")
-        .render(
-            series=series,
-            parts=parts,
-            pictures=pictures,
-            more_pictures=more,
-            names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
-            policy=policy(runtime(), *scripts),
-            style=markup("\n".join(map(resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
-            runtime=markup(runtime()),
-            scripts=[markup(script) for script in scripts],
-            data=markup(data),
-            chart=markup(script_json(chart_template(series) if series else {})),
-            why=markup(script_json(why)),
-        )
+    return page_html(
+        "template.html.j2",
+        ["why/why.html.j2", "manifest.html.j2"],
+        styles=("page.css", "why/why.css")[: 2 if parts else 1],
+        filters={
+            "spoken": spoken,
+            "short": partial(spoken, digits=3),
+            "signed": partial(spoken, digits=3, signed=True),
+            "visible": _visible,
+            "manifest_rows": manifest_rows,
+            "facts": _scan_facts,
+            "percent": _percent,
+            "cosine": Precision(),
+            "stand_out": _stand_out,
+        },
+        scripts=([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else []),
+        series=series,
+        parts=parts,
+        pictures=pictures,
+        more_pictures=more,
+        names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
+        data=data,
+        chart=script_json(chart_template(series) if series else {}),
+        why=script_json(why),
     )
-
-
-def _environment() -> Any:
-    """Templates in which every variable is escaped, and the words they use."""
-    templates = {
-        "template.html.j2": "template.html.j2",
-        "why.html.j2": "why/why.html.j2",
-        "manifest.html.j2": "manifest.html.j2",
-    }
-    made = environment(templates)
-    made.filters.update(
-        spoken=spoken,
-        short=partial(spoken, digits=3),
-        signed=partial(spoken, digits=3, signed=True),
-        visible=_visible,
-        manifest_rows=manifest_rows,
-        facts=_scan_facts,
-        percent=_percent,
-        cosine=Precision(),
-        stand_out=_stand_out,
-    )
-    return made
 
 
 def page_data(series: Sequence[Series]) -> dict[str, Any]:
@@ -133,16 +113,6 @@ def chart_template(series: Sequence[Series]) -> dict[str, Any]:
     spec["config"]["text"]["opacity"] = spec["config"]["rule"]["opacity"] = 0.65
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return spec
-
-
-def script_json(data: object) -> str:
-    r"""JSON that cannot end the script element it stands in.
-
-    >>> script_json({"a": "</script>"})
-    '{"a":"\\u003c/script\\u003e"}'
-    """
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # pure ASCII: U+2028 is escaped too
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def manifest_rows(value: object, depth: int = 0, key: str = "") -> list[tuple[int, str, str | None]]:

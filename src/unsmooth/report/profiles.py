@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from unsmooth.numbers import spoken
 from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import Series, number, printable
+from unsmooth.report.shell import import_extra
 
 if TYPE_CHECKING:
     import altair

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.numbers import spoken
-from unsmooth.report.plates.curves import curve_series
-from unsmooth.report.plates.plate import Plate, Table, card_of
+from unsmooth.report.plates.plate import Plate, Table, card_of, curve_series
 
 if TYPE_CHECKING:
     from unsmooth.scanning.definitions import Definitions

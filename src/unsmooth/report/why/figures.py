@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.errors import expected
 from unsmooth.files import write_whole
 from unsmooth.report.charts import FAINT, INK, PIXELS_PER_POINT, chart_config, chart_svg, slug
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import printable
+from unsmooth.report.shell import import_extra
 from unsmooth.report.why.panels import Figures, Panel
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import unique
+from unsmooth.report.shell import import_extra
 from unsmooth.report.why.figures import why_config
 from unsmooth.report.why.panels import Figures, Limits, Panel
 from unsmooth.report.why.rows import LOOKS, Look
