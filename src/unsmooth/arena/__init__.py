@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from unsmooth.arena.plan import Budget, Entrant, Plan, Settled, plan_arena
 from unsmooth.arena.results import ArenaFolder
+from unsmooth.arena.run import carry_out_arena
 from unsmooth.arena.standing import Standing, Standings, standings
-from unsmooth.arena.working import carry_out_arena
 
 __all__ = [
     "ArenaFolder",

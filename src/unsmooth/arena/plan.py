@@ -183,7 +183,7 @@ class Plan:
         rates: Learning rates; each remedy on each model is scored at its own best. A single one is taken as it is.
         widen: How many more rates, each as far beyond an end of the grid as that is from its neighbour, are tried one
             by one for whom the best one lies at that end.
-        seeds: Of scored runs. Runs that choose a rate have another, `probe_seed`.
+        seeds: Seeds of scored runs; the search for a rate uses `probe_seed`.
         budget: Length of a run; None as the settings have it.
         score: A metric of the task's evaluation.
         probe: How long a run that chooses a rate is, as a share of the budget.

@@ -11,7 +11,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.monitor.reading import Reading, from_line
 from unsmooth.monitor.sinks import FILE
 from unsmooth.training.folder import Line, by_step, read_lines
-from unsmooth.training.reading import is_run, read_run
+from unsmooth.training.trained_run import is_run, read_run
 
 _DEEPEST = 3  # folders below the one that is named: OUT/variant/seed-0
 

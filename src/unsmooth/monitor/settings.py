@@ -110,7 +110,7 @@ DEFAULT_SITE = "residual"
 T = TypeVar("T")
 U = TypeVar("U")
 Refuse = Callable[[Exception, str], None]
-"""Called with what is wrong, and with what is done without therefore, such as "the metric 'men_cosine'"."""
+"""Called with what is wrong and what is left out because of it, such as "the metric 'men_cosine'"."""
 GivenRule = str | tuple[str, Action] | Rule
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from unsmooth.training.adding import AddedLosses
+from unsmooth.training.added_losses import AddedLosses
 from unsmooth.training.config import Config, Schedule
 from unsmooth.training.place import Place
 from unsmooth.training.task import Task

@@ -17,7 +17,7 @@ from unsmooth.report.training.maps import quantiles_board, similarity_board, spe
 from unsmooth.report.training.variants import Variant, variants_of
 from unsmooth.report.why.figures import why_config
 from unsmooth.report.why.panels import Panel
-from unsmooth.training.reading import TrainedRun
+from unsmooth.training.trained_run import TrainedRun
 
 if TYPE_CHECKING:
     import altair

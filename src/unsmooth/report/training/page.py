@@ -18,7 +18,7 @@ from unsmooth.report.training.figures import boards_of
 from unsmooth.report.training.table import final_table
 from unsmooth.report.training.variants import Variant, variants_of, what_ran
 from unsmooth.report.why.page import pictures_data
-from unsmooth.training.reading import TrainedRun
+from unsmooth.training.trained_run import TrainedRun
 
 _LARGEST = 1_600_000  # bytes of data, beside the chart runtime and tables in words
 # From everything to the least: a page must open everywhere.

@@ -10,7 +10,7 @@ from unsmooth.numbers import Precision, spoken
 from unsmooth.report.series import Series, measured, printable
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant, what_ran
-from unsmooth.training.reading import Measurement, TrainedRun
+from unsmooth.training.trained_run import Measurement, TrainedRun
 
 RESIDUAL = "residual"
 SPECTRA = {

@@ -480,7 +480,7 @@ def test_a_refusal_is_an_outcome_whoever_found_it_and_is_looked_at_again(
     assert left_over(small, folder, "first") == [refused]
     folder.write_trouble(refused, "refused", "as it was", "first")
     with monkeypatch.context() as patched:
-        patched.setattr("unsmooth.arena.working.refusal", lambda *_: None)
+        patched.setattr("unsmooth.arena.run.refusal", lambda *_: None)
         carry_out_arena(small, folder, call="third", deadline=Deadline(0.0))
     assert folder.trouble(refused) is None
     assert left_over(small, folder, "third") == [refused]

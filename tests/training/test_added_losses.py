@@ -17,7 +17,7 @@ from unsmooth.networks.config import EncoderConfig, ViTConfig
 from unsmooth.networks.encoder import Encoder
 from unsmooth.networks.vit import ViT
 from unsmooth.training import train
-from unsmooth.training.adding import AddedLosses
+from unsmooth.training.added_losses import AddedLosses
 
 SMALL = ViTConfig(image=8, patch=4, classes=4, depth=3, dim=8, heads=2, hidden=16)
 

@@ -15,6 +15,7 @@ from unsmooth.training.folder import Line, by_step, read_lines
 if TYPE_CHECKING:
     from unsmooth.scanning.result import Scan
 
+
 _DEEPEST = 3  # folders below the one that is named: OUT/variant/seed-0
 
 
