@@ -171,7 +171,6 @@ def _print(found: Standings, page: Path | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from unsmooth.cli.arena import fitting
     from unsmooth.cli.console import Console
     from unsmooth.report.arena import cells_of, failures_of, findings_of, heads_of, notes_of, sentence_of
 
