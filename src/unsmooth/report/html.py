@@ -12,7 +12,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.numbers import Precision, spoken
 from unsmooth.report.charts import chart_config, chart_svg, draw, layer_chart
 from unsmooth.report.profiles import profile_pictures
-from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
+from unsmooth.report.series import DrawnScan, chance_levels, measured, number, printable, series_of
 from unsmooth.report.shell import PAGE_FONT, import_extra, page_html, resource, runtime, script_json, write_page
 from unsmooth.report.why.page import parts_of
 
@@ -81,7 +81,7 @@ def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ())
     )
 
 
-def page_data(series: Sequence[Series]) -> dict[str, Any]:
+def page_data(series: Sequence[DrawnScan]) -> dict[str, Any]:
     """All numbers and definitions, by position instead of by name to keep the page small."""
     pairs = measured(series)
     metrics = list(pairs)
@@ -103,7 +103,7 @@ def page_data(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def chart_template(series: Sequence[Series]) -> dict[str, Any]:
+def chart_template(series: Sequence[DrawnScan]) -> dict[str, Any]:
     """The chart of `layer_chart` without data and metric, which the page fills in.
 
     The page's own colour of text is used for axes, so that the chart follows light, dark and print.
@@ -141,7 +141,7 @@ def _plain(value: object) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
-def _metric_facts(series: Sequence[Series], metric: str) -> dict[str, Any]:
+def _metric_facts(series: Sequence[DrawnScan], metric: str) -> dict[str, Any]:
     cards = {one.name: one.scan.metrics.get(metric) for one in series}
     facts = [_fact(label, {name: read(card) for name, card in cards.items() if card}) for label, read in _FACTS]
     changes = {one.name: _change(one.scan, metric) for one in series}
@@ -174,7 +174,7 @@ def _chance_in_words(card: MetricCard) -> str:
     return card.chance_note if told else f"{spoken(value)} ({card.chance_note})"
 
 
-def _columns(one: Series, metric: str, site: str) -> dict[str, list[Any]]:
+def _columns(one: DrawnScan, metric: str, site: str) -> dict[str, list[Any]]:
     curve = one.curve(metric, site)
     if not curve:
         return {}

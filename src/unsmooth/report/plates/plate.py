@@ -36,7 +36,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Card:
+class Definition:
     """A definition: what it is called, where it comes from, and what is known about it."""
 
     name: str
@@ -62,12 +62,12 @@ class Plate:
     title: str
     sentence: str
     figure: Figure
-    cards: tuple[Card, ...] = ()
+    cards: tuple[Definition, ...] = ()
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def card_of(preset: Preset) -> Card:
+def card_of(preset: Preset) -> Definition:
     """A preset as a definition."""
     told = preset.describe()
     facts = {
@@ -80,7 +80,7 @@ def card_of(preset: Preset) -> Card:
         "Not known": "; ".join(preset.unknown),
         "Differs from the source": "; ".join(preset.differs),
     }
-    return Card(preset.name, preset.summary, {label: text for label, text in facts.items() if text})
+    return Definition(preset.name, preset.summary, {label: text for label, text in facts.items() if text})
 
 
 def curve_series(name: str, rows: Sequence[Row], at: Sequence[float] | None = None) -> Series:

@@ -16,7 +16,7 @@ from unsmooth.report.training.draw import RAMPS
 from unsmooth.report.training.maps import quantiles_board, similarity_board, spectrum_board
 from unsmooth.report.training.variants import Variant, variants_of
 from unsmooth.report.why.figures import why_config
-from unsmooth.report.why.panels import Panel
+from unsmooth.report.why.panels import Picture
 from unsmooth.training.trained_run import TrainedRun
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _chosen(boards: dict[str, Board], name: str, choice: str | None) -> tuple[Bo
     raise unknown_name("picture of these runs", name, dict.fromkeys(offered))
 
 
-def _chart(subject: str, panel: Panel, beside: bool) -> Any:
+def _chart(subject: str, panel: Picture, beside: bool) -> Any:
     alt = import_extra("altair")
     chart = panel.drawing(*panel.options, {name: alt.Data(values=rows) for name, rows in panel.tables.items()})
     width = _BESIDE if beside else _WIDTH
