@@ -12,8 +12,8 @@ from benchmarks.rivals.page import table
 from benchmarks.trained_models.findings import common_ground, fact, peak, random_of
 from benchmarks.trained_models.measure import Measured
 from unsmooth.report.charts import FAINT, INK, chart_config
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import number
+from unsmooth.report.shell import import_extra
 from unsmooth.scanning import Row, Scan
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.remedy_jobs import NOISE, Job, Variant
 from benchmarks.remedy_steps import PRE_NORM, Size, Step
-from unsmooth.evidence.provenance import commit
+from unsmooth.evidence.records import commit
 from unsmooth.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"

@@ -25,9 +25,7 @@ from torch import Tensor, nn
 import unsmooth
 from benchmarks.demo_card import card
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.evidence.provenance import made
-from unsmooth.evidence.store import Store
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Store, Trained, made
 from unsmooth.files import finite, write_whole
 from unsmooth.models import demo
 from unsmooth.networks.config import ViTConfig

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from unsmooth.arena import ArenaFolder, Plan, carry_out_arena, plan_arena, standings
-from unsmooth.evidence.provenance import made
+from unsmooth.evidence.records import made
 from unsmooth.executing import Crew, Driver, Job
 from unsmooth.files import write_whole
 from unsmooth.report.arena import cells_of, heads_of

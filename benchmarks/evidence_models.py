@@ -25,7 +25,7 @@ from benchmarks.trained_models.more import LINEAGES, MORE_MODELS
 from benchmarks.trained_models.weights import fetch
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import CLAIMS, Bench, Specimen, run_claim
-from unsmooth.evidence.scale import SCALES
+from unsmooth.evidence.records import SCALES
 
 COMMAND = "python -m benchmarks.evidence_models"
 ABOUT_MODELS = ("similarity-not-inevitable", "theory-predicts-layers")

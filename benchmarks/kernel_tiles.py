@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.files import write_whole
-from unsmooth.monitor.recording import record
+from unsmooth.monitor.cuda_graph import record
 from unsmooth.remedies import likeness_kernels, mixed_heads_kernels
 from unsmooth.remedies.likeness import has_kernels, mean_by_likeness
 from unsmooth.remedies.likeness_kernels import Sizes

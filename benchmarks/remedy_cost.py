@@ -34,7 +34,7 @@ from benchmarks.remedy_jobs import Job, all_jobs
 from benchmarks.remedy_steps import Size, Step, ratio
 from unsmooth.cli.app import EXIT_NOT_FINISHED
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.evidence.provenance import commit
+from unsmooth.evidence.records import commit
 from unsmooth.files import write_whole
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from tests.remedies.hosts import BY_NAME
 from tests.remedies.settings import SETTINGS
 
 from benchmarks.remedy_matrix_page import COMPILED, PAIRED, SIGNS, failing_checks, page, statuses
-from unsmooth.evidence.provenance import commit
+from unsmooth.evidence.records import commit
 from unsmooth.files import write_whole
 from unsmooth.remedies import describe
 

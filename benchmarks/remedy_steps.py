@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.monitor.recording import record
+from unsmooth.monitor.cuda_graph import record
 
 CLASSES = 100
 # Seconds from which on a step is long, and how many of such are timed.

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.theory.case import CaseResult, Comparison
+from tests.theory.cases import CASES
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import write_whole
-from unsmooth.theory import CASES, LIMITS, CaseResult, Comparison
+from unsmooth.theory import LIMITS
 
 COMMAND = "python -m benchmarks.theory_catalogue"
 # The order of reading; a group that is not named comes last.
@@ -149,7 +151,7 @@ def page(results: Mapping[str, CaseResult]) -> str:
     sections = [f"### {group}\n\n{_table(head, [_row(result) for result in groups[group]])}" for group in ordered]
     said = (
         f"{holding} of {len(results)} cases hold: the limit is reached, `predict` says the same where it applies, and "
-        'every number is where it should be. One of them again: `unsmooth.theory.CASES["lowest-mode"].run()`.'
+        "every number is where it should be. All of them again: `make theory`."
     )
     return "\n".join([INTRODUCTION, limits, PREDICTION, said, "", "\n\n".join(sections), ""])
 

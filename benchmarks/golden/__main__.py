@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +24,6 @@ import torch
 from benchmarks.golden.digest import digest
 from benchmarks.golden.networks import explanations, remedies, scans
 from benchmarks.golden.rooms import ROOMS
-from unsmooth.evidence.provenance import commit
 from unsmooth.files import read_json, write_whole
 
 PARTS = {part.__name__: part for part in (scans, explanations, remedies, *ROOMS)}
@@ -39,6 +39,10 @@ def digests(names: list[str]) -> dict[str, str]:
                 found[f"{name}: {what}"] = digest(value)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     return found
+
+
+def _commit() -> str:
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> int:
@@ -59,7 +63,7 @@ def main() -> int:
     if options.verb == "make":
         others = before.get("digests", {}).items()
         kept = {name: one for name, one in others if name.partition(":")[0] not in options.only}
-        content = {"commit": commit()["commit"], "torch": torch.__version__, "digests": {**kept, **found}}
+        content = {"commit": _commit(), "torch": torch.__version__, "digests": {**kept, **found}}
         write_whole(options.file, json.dumps(content, indent=1) + "\n")
         print(f"{len(found)} digests in {options.file}")
         return 0

@@ -26,7 +26,7 @@ from benchmarks.official import remedies
 from benchmarks.official.side_by_side import Comparison
 from benchmarks.official.sources import URL, fetch
 from unsmooth.errors import UnsmoothError
-from unsmooth.evidence.provenance import commit
+from unsmooth.evidence.records import commit
 from unsmooth.files import write_whole
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unsmooth.functional import Metric
 from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
-from unsmooth.report.extras import import_extra
+from unsmooth.report.shell import import_extra
 
 SEQUENCES, TOKENS, FEATURES, HEADS, STEPS = 8, 32, 64, 4, 41
 SIDE = 6

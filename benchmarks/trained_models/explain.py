@@ -26,7 +26,7 @@ from benchmarks.trained_models.registered import Curves, measure_curves, registe
 from benchmarks.trained_models.skill import Model, skills_over
 from unsmooth import load
 from unsmooth.evidence.claims.of_trained_models import REGISTRATION
-from unsmooth.evidence.provenance import made
+from unsmooth.evidence.records import made
 from unsmooth.explaining import TIERS, Explanation, LayerFinding, explain, load_explanation
 from unsmooth.explaining.files import to_json
 from unsmooth.explaining.score import skills

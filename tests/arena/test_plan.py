@@ -7,9 +7,7 @@ import torch
 
 from tests.arena.tiny_arenas import plan, smallest
 from unsmooth.arena import Budget, Entrant, Settled, plan_arena
-from unsmooth.arena.budget import cut
-from unsmooth.arena.mistakes import check_options
-from unsmooth.arena.plan import check_possible
+from unsmooth.arena.plan import check_options, check_possible, cut
 from unsmooth.errors import UnsmoothError
 from unsmooth.training import recipe
 from unsmooth.training.timing import timetable

@@ -12,7 +12,7 @@ from scipy import stats
 
 from tests.arena.tiny_arenas import made_up, outcome, plan
 from unsmooth.arena import ArenaFolder, Entrant, Plan, Standing, plan_arena, standings
-from unsmooth.arena.scores import guessing
+from unsmooth.arena.results import guessing
 from unsmooth.report.arena import cells_of, heads_of, notes_of, sentence_of
 from unsmooth.training import recipe
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.training.tiny_runs import tiny
 from unsmooth.arena import ArenaFolder, Entrant, Plan, Standing, carry_out_arena, plan_arena, standings
-from unsmooth.arena.choosing import rate_run, seed_run
+from unsmooth.arena.results import rate_run, seed_run
 from unsmooth.evidence import Trained
 from unsmooth.training import Config, Progress
 from unsmooth.training.stopwatch import Timing

@@ -9,9 +9,8 @@ from benchmarks.arena_cifar100 import LONGER, NORMS, SETTINGS, SHORT, Match, pub
 
 from tests.arena.tiny_arenas import made_up, plan
 from unsmooth.arena import ArenaFolder, Budget, Entrant, Plan, plan_arena, standings
-from unsmooth.arena.budget import Settled, cut
-from unsmooth.arena.plan import refusal
-from unsmooth.evidence.keeping import differing_settings
+from unsmooth.arena.plan import Settled, cut, refusal
+from unsmooth.evidence.records import differing_settings
 from unsmooth.training import override, recipe
 from unsmooth.training.plain import to_plain
 

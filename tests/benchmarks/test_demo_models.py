@@ -106,8 +106,7 @@ def test_all_takes_runs_or_files(
 
 
 def test_the_record_of_the_study_says_which_commit_trained_it(demo_runs: Path, tmp_path: Path) -> None:
-    from unsmooth.evidence.store import Store
-    from unsmooth.evidence.study import Trained
+    from unsmooth.evidence.records import Store, Trained
 
     made = {"commit": "abc", "changed": False, "versions": {"torch": "9"}, "when": "2000-01-01", "side_by_side": 3}
     line = {"epoch": 1, "accuracy": 0.5}

@@ -13,7 +13,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence import Bench, NotFinishedError, Study, Trained, carry_out_study
-from unsmooth.evidence.keeping import differing_settings
+from unsmooth.evidence.records import differing_settings
 from unsmooth.executing import Crew, HeldError, held
 from unsmooth.stopping import Deadline
 from unsmooth.training import Config, override, recipe

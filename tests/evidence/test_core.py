@@ -21,7 +21,7 @@ from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.evidence.finding import Wording, above, below, judged, together, within
 from unsmooth.evidence.interval import over_seeds, paired, share
 from unsmooth.evidence.ledger import gpu_minutes, minutes_of, results_folder
-from unsmooth.evidence.provenance import COMMIT, commit, hardware, made
+from unsmooth.evidence.records import COMMIT, commit, hardware, made
 
 INFINITE = math.inf
 

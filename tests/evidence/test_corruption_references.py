@@ -10,11 +10,8 @@ import torch
 from scipy import ndimage, stats
 
 from tests.evidence.pictures import as_numpy, pictures, same, to_bytes
-from unsmooth.evidence.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from unsmooth.evidence.corruptions.filters import disk
-from unsmooth.evidence.corruptions.fractal import plasma
-from unsmooth.evidence.corruptions.kind import Draws
-from unsmooth.evidence.corruptions.liquid import chamfer_distance, edges, equalised
+from unsmooth.evidence.corruptions import CORRUPTIONS, SEVERITIES, Draws, corrupt, plasma
+from unsmooth.evidence.image_filters import disk, gaussian
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
@@ -28,19 +25,11 @@ def test_gaussian_noise_has_its_spread(severity):
     assert abs(noise.std().item() / math.sqrt(sigma**2 + 1 / 12) - 1) < 5 / math.sqrt(2 * count)
 
 
-def test_speckle_grows_with_the_value():
-    images = torch.full((16, 3, 32, 32), 100, dtype=torch.uint8)
-    noise = corrupt(images, "speckle_noise", 5).double() - 100
-    assert abs(noise.std().item() / math.sqrt(20**2 + 1 / 12) - 1) < 5 / math.sqrt(2 * noise.numel())
-
-
 @pytest.mark.parametrize(("severity", "photons"), [(1, 500), (2, 250), (3, 100), (4, 75), (5, 50)])
 def test_shot_noise_counts_photons(severity, photons):
     images = torch.full((8, 3, 32, 32), 102, dtype=torch.uint8)  # 0.4
     mean = 0.4 * photons
-    raw = CORRUPTIONS["shot_noise"].change(
-        images.double() / 255, Draws(0, "shot_noise", severity, torch.arange(8)), severity
-    )
+    raw = CORRUPTIONS["shot_noise"](images.double() / 255, Draws(0, "shot_noise", severity, torch.arange(8)), severity)
     counts = (raw * photons).round()
     assert torch.allclose(raw * photons, counts, atol=1e-9)
     share = math.sqrt(mean / counts.numel())
@@ -68,16 +57,13 @@ def test_impulse_noise_has_its_share():
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
-def test_brightness_and_saturation_against_colorsys(severity):
+def test_brightness_against_colorsys(severity):
     images = pictures(1)
     added = (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]
-    factor, more = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
     pixels = as_numpy(images)[0].reshape(-1, 3) / 255
     colours = [colorsys.rgb_to_hsv(*pixel) for pixel in pixels]
     brighter = np.array([colorsys.hsv_to_rgb(h, s, min(v + added, 1)) for h, s, v in colours])
-    stronger = np.array([colorsys.hsv_to_rgb(h, min(s * factor + more, 1), v) for h, s, v in colours])
     assert same(as_numpy(corrupt(images, "brightness", severity))[0].reshape(-1, 3), to_bytes(brighter))
-    assert same(as_numpy(corrupt(images, "saturate", severity))[0].reshape(-1, 3), to_bytes(stronger))
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
@@ -95,7 +81,7 @@ def test_gaussian_and_defocus_blur_against_scipy(severity):
     values = images.numpy() / 255
     sigma = (0.4, 0.6, 0.7, 0.8, 1)[severity - 1]
     smooth = ndimage.gaussian_filter(values, (0, 0, sigma, sigma), mode="nearest")
-    assert same(corrupt(images, "gaussian_blur", severity).numpy(), to_bytes(smooth))
+    assert np.allclose(gaussian(images.double() / 255, sigma).numpy(), smooth)
     radius, softness = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
     y, x = np.mgrid[-8:9, -8:9]
     inside = (x**2 + y**2 <= radius**2) / (x**2 + y**2 <= radius**2).sum()
@@ -208,26 +194,3 @@ def test_plasma_against_points_filled_one_by_one():
         step, amplitude = half, amplitude / decay
     height = (height - height.min()) / (height.max() - height.min())
     assert np.allclose(plasma(draws, side, decay, "cloud")[0].numpy(), height)
-
-
-def test_light_on_drops():
-    drop = torch.zeros(1, 1, 16, 16, dtype=torch.float64)
-    drop[..., 5:11, 5:11] = 200
-    outline = edges(drop)[0, 0]
-    assert outline[4:12, 4:12].sum() == outline.sum() > 0
-    assert not outline[6:10, 6:10].any()
-    assert not edges(drop * 0.05).any()
-    marked = torch.zeros(1, 1, 16, 16, dtype=torch.bool)
-    marked[..., 2, 3] = True
-    exact = ndimage.distance_transform_edt(~marked[0, 0].numpy())
-    assert np.allclose(chamfer_distance(marked)[0, 0].numpy(), exact, rtol=0.025)  # the mask's known error
-    assert torch.equal(equalised(torch.full((1, 1, 4, 4), 7.0)), torch.full((1, 1, 4, 4), 7.0))
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_slanted_edge_is_one_pixel_wide(turned):
-    y, x = np.mgrid[:16, :16]
-    right = 15 - x if turned else x
-    levels = torch.tensor(np.clip((y + right - 14) * 100.0, 0, 200))[None, None]
-    inside = np.s_[2:14, 2:14]
-    assert np.array_equal(edges(levels)[0, 0].numpy()[inside], (y + right == 15)[inside])

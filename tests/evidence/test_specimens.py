@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from unsmooth.evidence import Bench, Specimen
-from unsmooth.evidence.scale import SCALES
+from unsmooth.evidence.records import SCALES
 from unsmooth.evidence.specimens import at_hand
 from unsmooth.models import demo
 from unsmooth.models.packaged import PACKAGED

@@ -25,8 +25,7 @@ import unsmooth
 from tests.fuzz.mutation import mutate
 from unsmooth import networks, posthoc
 from unsmooth.cli.app import run as command
-from unsmooth.evidence.store import Record, Store
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Record, Store, Trained
 from unsmooth.networks.pixels import Pixels
 from unsmooth.report.html import page_data
 from unsmooth.report.series import series_of
@@ -414,7 +413,7 @@ def _bomb() -> bytes:
 
 
 def _use_archive(folder: Path, random: Random) -> None:
-    from unsmooth.training.data.archives import unpack
+    from unsmooth.training.data.download import unpack
     from unsmooth.training.data.get import get
 
     path = next(iter(sorted(folder.glob("a.*"))), folder / "a.zip")

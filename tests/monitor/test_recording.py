@@ -1,4 +1,4 @@
-"""Recording a CUDA graph: what is left of one that fails. Stand-ins for what a GPU has; `test_captured` has a GPU."""
+"""Recording a CUDA graph: what is left of one that fails. Stand-ins for what a GPU has; `test_cuda_graph` has a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from unsmooth.monitor import recording
+from unsmooth.monitor import cuda_graph
 
 DEVICE = torch.device("cuda", 0)
 
@@ -59,7 +59,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *given: made.ended.append(given), raising=False)
-    monkeypatch.setattr(recording, "_UNFINISHED", [])
+    monkeypatch.setattr(cuda_graph, "_UNFINISHED", [])
     return made
 
 
@@ -69,35 +69,35 @@ def fail(error: BaseException) -> None:
 
 def test_one_that_succeeds(gpu: SimpleNamespace) -> None:
     seen = []
-    recording.record(lambda: seen.append(torch.is_autocast_cache_enabled()), DEVICE)
+    cuda_graph.record(lambda: seen.append(torch.is_autocast_cache_enabled()), DEVICE)
     assert gpu.begun == ((0, 7), "thread_local", "a copy")
     assert seen == [False]
     assert torch.is_autocast_cache_enabled()
     assert gpu.generator.state == "the training's"
     assert not gpu.ended
-    assert not recording._UNFINISHED
+    assert not cuda_graph._UNFINISHED
 
 
 @pytest.mark.parametrize("error", [RuntimeError("cannot be recorded"), KeyboardInterrupt()])
 def test_what_goes_wrong_on_the_way_comes_out(gpu: SimpleNamespace, error: BaseException) -> None:
     gpu.problem = RuntimeError("invalid")
     with pytest.raises(type(error)) as raised:
-        recording.record(lambda: fail(error), DEVICE)
+        cuda_graph.record(lambda: fail(error), DEVICE)
     assert raised.value is error
     assert gpu.ended == [(0, (0, 7))]
-    assert len(recording._UNFINISHED) == 1
+    assert len(cuda_graph._UNFINISHED) == 1
     assert gpu.generator.state == "the training's"
     assert torch.is_autocast_cache_enabled()
 
 
 def test_the_allocator_is_told_only_where_torch_has_not(gpu: SimpleNamespace) -> None:
     with pytest.raises(ValueError, match="a shape"):
-        recording.record(lambda: fail(ValueError("a shape")), DEVICE)
+        cuda_graph.record(lambda: fail(ValueError("a shape")), DEVICE)
     assert not gpu.ended
 
 
 def test_what_is_found_at_the_end_comes_out(gpu: SimpleNamespace) -> None:
     gpu.problem = RuntimeError("invalid")
     with pytest.raises(RuntimeError, match="invalid"):
-        recording.record(lambda: None, DEVICE)
+        cuda_graph.record(lambda: None, DEVICE)
     assert gpu.ended == [(0, (0, 7))]

@@ -16,7 +16,7 @@ from unsmooth.cli.app import run
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import load
 from unsmooth.report.plates import definitions_plate
-from unsmooth.report.plates.files import plate_html
+from unsmooth.report.plates.plate import plate_html
 from unsmooth.scanning import Definitions
 
 COSINES = ("evo_vit", "gong", "vita")

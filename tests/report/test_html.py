@@ -14,8 +14,9 @@ import pytest
 from tests.report.fakes import HOSTILE, METRICS, NAN, full_scan, hostile_scan, plain_scan, row
 from unsmooth.errors import UnsmoothError
 from unsmooth.report import write_report
-from unsmooth.report.html import manifest_rows, report_html, script_json
+from unsmooth.report.html import manifest_rows, report_html
 from unsmooth.report.series import PALETTE, series_of
+from unsmooth.report.shell import script_json
 from unsmooth.scanning.result import Confound
 
 pytest.importorskip("altair", reason="the report extra is not installed")

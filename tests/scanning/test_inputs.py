@@ -15,7 +15,7 @@ from tests.scanning.test_stacks import mean_cosine
 from unsmooth import UnsmoothError
 from unsmooth.models import find_anatomy
 from unsmooth.models.load import model_of
-from unsmooth.monitor.batch import shortened
+from unsmooth.monitor.probe import shortened
 from unsmooth.networks import Encoder, EncoderConfig, ViT, ViTConfig
 from unsmooth.networks.saving import save_network
 from unsmooth.scanning.inputs import Reading, Tables, tables_of

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.theory.case import Comparison, Setup
+from tests.theory.cases import CASES
 from unsmooth.errors import UnsmoothError
-from unsmooth.theory import CASES, LIMITS, Comparison, Setup
+from unsmooth.theory import LIMITS
 from unsmooth.theory.maps import drawn, random_attention
 
 

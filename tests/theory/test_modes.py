@@ -8,8 +8,8 @@ import torch
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.theory import modes, random_attention
-from unsmooth.theory.cases._tools import distance
 from unsmooth.theory.maps import drawn, uniform_attention
+from unsmooth.theory.modes import eigenvalue_distance
 
 
 @pytest.mark.parametrize("heads", [1, 2, 5])
@@ -20,7 +20,7 @@ def test_union_of_the_parts_is_the_whole(heads: int) -> None:
     for attention, h in zip(maps.numpy(), weights.numpy(), strict=True):
         whole = whole + np.kron(h.T, attention)  # on column-major vectors
     found = modes(maps, weights)
-    assert distance(np.concatenate([found.mean, found.rest]), np.linalg.eigvals(whole)) < 1e-10
+    assert eigenvalue_distance(np.concatenate([found.mean, found.rest]), np.linalg.eigvals(whole)) < 1e-10
     assert len(found.mean) == 3
     assert len(found.rest) == 12
 
@@ -31,8 +31,8 @@ def test_one_head_is_the_product_set() -> None:
     rest = np.delete(values, np.abs(values - 1.0).argmin())
     found = modes(attention, h)
     feature = np.linalg.eigvals(h.numpy())
-    assert distance(found.mean, 1.0 + feature) < 1e-12
-    assert distance(found.rest, (1.0 + np.outer(rest, feature)).ravel()) < 1e-10
+    assert eigenvalue_distance(found.mean, 1.0 + feature) < 1e-12
+    assert eigenvalue_distance(found.rest, (1.0 + np.outer(rest, feature)).ravel()) < 1e-10
 
 
 def test_dominance_is_strict() -> None:

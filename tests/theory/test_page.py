@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import theory_catalogue
-from unsmooth.theory import CASES, Comparison
-from unsmooth.theory.case import Case
+from tests.theory.case import Case, Comparison
+from tests.theory.cases import CASES
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("spectrum", "no-weights", "gap-is-no-one-step-bound")

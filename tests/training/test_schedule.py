@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from unsmooth.training.config import Schedule
-from unsmooth.training.schedule import learning_rate
+from unsmooth.training.step import learning_rate
 
 
 def rates(schedule: Schedule, highest: float, warmup: int, steps: int) -> list[float]:

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from unsmooth.arena.budget import Budget, Settled
-from unsmooth.arena.folder import ArenaFolder
-from unsmooth.arena.plan import Entrant, Plan, plan_arena
+from unsmooth.arena.plan import Budget, Entrant, Plan, Settled, plan_arena
+from unsmooth.arena.results import ArenaFolder
+from unsmooth.arena.run import carry_out_arena
 from unsmooth.arena.standing import Standing, Standings, standings
-from unsmooth.arena.working import carry_out_arena
 
 __all__ = [
     "ArenaFolder",

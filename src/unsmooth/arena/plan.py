@@ -9,12 +9,134 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unsmooth.arena.budget import Budget, Settled, length
+from torch import nn
+
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.evidence.rates import PROBE_SEED
-from unsmooth.remedies.specification import parse_remedies
+from unsmooth.models.randomise import private_randomness
+from unsmooth.networks.saving import build
+from unsmooth.remedies.base import option_defaults
+from unsmooth.remedies.checking import checked_options
+from unsmooth.remedies.listing import find_remedy
+from unsmooth.remedies.specification import Wish, parse_remedies
+from unsmooth.remedies.stack import find_changeable
 from unsmooth.spec import read_settings, split_at_commas
+from unsmooth.stopping import seconds_in
 from unsmooth.training import TASKS, Config, override
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of a single run, in one of two ways.
+
+    Args:
+        text: As it was given.
+        steps: So many; or
+        seconds: as many steps as the plain model makes in this time, alone on its device, looking and saving not
+            counted. Remedied models make the same number of steps, however long they take.
+    """
+
+    text: str
+    steps: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Budget:
+        """A time such as "5m", "90s" or "1.5h", or "2000steps".
+
+        >>> Budget.read("1.5h").seconds, Budget.read("2000steps").steps
+        (5400.0, 2000)
+        """
+        steps = text.strip().lower().removesuffix("steps").strip()
+        if steps.isdecimal() and steps != text.strip() and int(steps):
+            return cls(text, steps=int(steps))
+        if not (seconds := seconds_in(text)):
+            raise expected("a budget of a run, as a time or in steps", repr(text), "--budget 5m, or --budget 2000steps")
+        return cls(text, seconds=seconds)
+
+    @property
+    def meaning(self) -> tuple[int | None, float | None]:
+        """Without how it was written.
+
+        >>> Budget.read("1m").meaning == Budget.read("60.0s").meaning
+        True
+        """
+        return self.steps, self.seconds
+
+    def steps_at(self, seconds_of_a_step: float) -> int:
+        """How many steps it is for a plain model whose step takes so long.
+
+        >>> Budget.read("5m").steps_at(0.25), Budget.read("7steps").steps_at(0.25)
+        (1200, 7)
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.seconds is not None
+        return max(1, math.floor(self.seconds / seconds_of_a_step))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What all runs of a model have in common.
+
+    Args:
+        config: Its settings, cut to the budget.
+        steps_of_a_unit: Steps in what the run's length is given in: those of an epoch of all samples, or 1.
+    """
+
+    config: Config
+    steps_of_a_unit: float = 1.0
+
+    def in_steps(self) -> Config:
+        """The same settings with every length in steps: where there are fewer samples, an epoch has fewer of them.
+
+        >>> from unsmooth.training import recipe
+        >>> found = Settled(cut(recipe("vit_cifar100"), 5208, 520.8), 520.8).in_steps()
+        >>> found.epochs, found.steps, round(found.schedule.warmup, 1), found.checkpoint_every
+        (None, 5208, 86.8, 5208.0)
+        """
+        unit, config = self.steps_of_a_unit, self.config
+        if config.steps is not None:
+            return config
+        return replace(
+            config,
+            epochs=None,
+            steps=max(1, round(length(config) * unit)),
+            schedule=replace(config.schedule, warmup=config.schedule.warmup * unit),
+            measuring=replace(
+                config.measuring,
+                every=config.measuring.every * unit,
+                at=tuple(moment * unit for moment in config.measuring.at),
+            ),
+            evaluate_every=config.evaluate_every * unit,
+            checkpoint_every=config.checkpoint_every * unit,
+        )
+
+
+def length(config: Config) -> float:
+    """Of a run, in its own unit: epochs, or steps."""
+    return float(config.steps if config.steps is not None else config.epochs or 0.0)
+
+
+def cut(config: Config, steps: int, steps_of_a_unit: float) -> Config:
+    """The same settings for another number of steps; the warm-up keeps its share of the run.
+
+    Args:
+        config: From a recipe.
+        steps: How many.
+        steps_of_a_unit: Steps in what the run's length is given in: those of an epoch, or 1.
+
+    >>> from unsmooth.training import recipe
+    >>> short = cut(recipe("vit_cifar100"), 5208, 520.8)
+    >>> short.epochs, round(short.schedule.warmup, 3)  # 5 of 300 epochs, so 1 of 60
+    (10.0, 0.167)
+    """
+    share = steps / steps_of_a_unit / length(config)
+    schedule = replace(config.schedule, warmup=config.schedule.warmup * share)
+    if config.steps is not None:
+        return replace(config, steps=steps, schedule=schedule)
+    return replace(config, epochs=steps / steps_of_a_unit, schedule=schedule)
+
 
 PLAIN = "plain"
 _LENGTHS = ("steps", "epochs")
@@ -60,7 +182,7 @@ class Plan:
         rates: Learning rates; each remedy on each model is scored at its own best. A single one is taken as it is.
         widen: How many more rates, each as far beyond an end of the grid as that is from its neighbour, are tried one
             by one for whom the best one lies at that end.
-        seeds: Of scored runs. Runs that choose a rate have another, `probe_seed`.
+        seeds: Seeds of scored runs; the search for a rate uses `probe_seed`.
         budget: Length of a run; None as the settings have it.
         score: A metric of the task's evaluation.
         probe: How long a run that chooses a rate is, as a share of the budget.
@@ -318,3 +440,38 @@ def check_possible(plan: Plan) -> None:
         reasons.setdefault(entrant.remedy, reason)
     told = "; ".join(f"{remedy}: {reason}" for remedy, reason in reasons.items())
     raise expected("a remedy that a model of this arena can have", f"none ({told})", "`unsmooth ls remedies`")
+
+
+def check_options(plan: Plan) -> None:
+    """Refuse options of a remedy that are wrong on every model, before anything is trained beside it."""
+    wishes = {remedy: parse_remedies(remedy) for remedy in plan.remedies if remedy != PLAIN}
+    slips: dict[str, list[UnsmoothError | None]] = {remedy: [] for remedy in wishes}
+    for config in plan.models.values():
+        with private_randomness(config.seed):
+            model = build(config.network, config.seed)
+            for remedy, wanted in wishes.items():
+                slips[remedy].append(next((slip for wish in wanted if (slip := _slip(wish, model)) is not None), None))
+    for remedy, found in slips.items():
+        if found[0] is not None and None not in found:
+            raise UnsmoothError(f"In {remedy}: {found[0]}")
+
+
+def _slip(wish: Wish, model: nn.Module) -> UnsmoothError | None:
+    """What is wrong with the options themselves: the remedy's own defaults can be built here, and these cannot."""
+    kind = find_remedy(wish.name)
+    try:
+        options = checked_options(kind, wish.options)
+        stacks, _ = find_changeable(model, None, wish.stack)
+        sites = [site for one in stacks for site in one.choose(wish.layers)]
+    except UnsmoothError as error:
+        return error
+    # Building an edit checks its options and touches nothing. Of a block that it does not fit nobody can say more.
+    try:
+        kind(sites[0], **option_defaults(kind))
+    except Exception:
+        return None
+    try:
+        kind(sites[0], **options)
+    except UnsmoothError as error:
+        return error
+    return None

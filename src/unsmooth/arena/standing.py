@@ -7,15 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unsmooth.arena.choosing import Choice, chosen, outcomes, scored
-from unsmooth.arena.folder import ArenaFolder
 from unsmooth.arena.plan import PLAIN, Entrant, Plan
-from unsmooth.arena.scores import guessing, score_of
+from unsmooth.arena.results import ArenaFolder, Choice, chosen, guessing, outcomes, score_of, scored
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.interval import Interval, over_seeds, paired
 from unsmooth.evidence.ledger import minutes_of
-from unsmooth.evidence.study import Trained
-from unsmooth.evidence.written import write_json
+from unsmooth.evidence.records import Trained, write_json
 from unsmooth.training.plain import to_plain
 from unsmooth.training.stopwatch import Timing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from unsmooth.errors import UnsmoothError, expected
 
 if TYPE_CHECKING:
     from unsmooth.arena import ArenaFolder, Plan, Standings
+
 
 _SPARE = ("memory", "step time", "cosine, start → end", "rate")
 """Columns that a narrow terminal does without, those that are missed least first."""
@@ -84,9 +86,8 @@ def arena(
     What is done is never done again: stop it whenever you like, and give the same command to go on.
     """
     from unsmooth.arena import ArenaFolder, Budget, carry_out_arena, plan_arena, standings
-    from unsmooth.arena.checking import OtherResultsError
-    from unsmooth.arena.mistakes import check_options
-    from unsmooth.arena.plan import check_possible
+    from unsmooth.arena.plan import check_options, check_possible
+    from unsmooth.arena.results import OtherResultsError
     from unsmooth.cli.train import changes_of, config_of
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.executing import HeldError
@@ -171,7 +172,6 @@ def _print(found: Standings, page: Path | None) -> None:
     from rich.table import Table
 
     from unsmooth.cli.console import Console
-    from unsmooth.cli.fitting import fitting
     from unsmooth.report.arena import cells_of, failures_of, findings_of, heads_of, notes_of, sentence_of
 
     console = Console()
@@ -199,7 +199,7 @@ def _print(found: Standings, page: Path | None) -> None:
 
 def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
     """0 where everything came to an outcome, refusals and lost numbers included."""
-    from unsmooth.arena.choosing import left_over
+    from unsmooth.arena.results import left_over
     from unsmooth.cli.app import EXIT_BAD_INPUT, EXIT_NOT_FINISHED
 
     if left := left_over(plan, folder, call):
@@ -212,3 +212,41 @@ def _code(plan: Plan, folder: ArenaFolder, call: str) -> int:
         say(f"unsmooth: {named} failed, as the table says. The same command tries again.", err=True)
         return EXIT_BAD_INPUT
     return 0
+
+
+# What rich puts to the left and the right of a cell.
+_PADDING = 2
+
+
+def fitting(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, spare: Sequence[str]) -> dict[int, int]:
+    """Columns that fit a terminal, by place, with the width of each: no word of a cell is broken.
+
+    Args:
+        heads: Of all columns.
+        rows: Their cells.
+        width: Of the terminal.
+        spare: Heads of columns that may be left out, those that are missed least first.
+
+    Example:
+        >>> fitting(["remedy", "verdict", "memory"], [["sharpen", "no difference shown", "12 MiB"]], 26, ["memory"])
+        {0: 7, 1: 15}
+        >>> fitting(["remedy", "verdict", "memory"], [["sharpen", "no difference shown", "12 MiB"]], 80, ["memory"])
+        {0: 7, 1: 19, 2: 6}
+    """
+    columns = {place: [head, *(row[place] for row in rows)] for place, head in enumerate(heads)}
+    least = {place: max(_longest_word(cell) for cell in cells) for place, cells in columns.items()}
+    for head in spare:
+        if sum(least.values()) + _PADDING * len(least) <= width:
+            break
+        least.pop(heads.index(head), None)
+    left = width - sum(least.values()) - _PADDING * len(least)
+    widths = {}
+    for place, narrow in least.items():
+        more = max(0, min(left, max(map(len, columns[place])) - narrow))
+        widths[place] = narrow + more
+        left -= more
+    return widths
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)

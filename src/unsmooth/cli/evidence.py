@@ -139,7 +139,7 @@ def train(
     from unsmooth.cli.evidence_tables import print_runs
     from unsmooth.cli.train_progress import shown_progress
     from unsmooth.evidence import STUDIES, NotFinishedError, carry_out_study
-    from unsmooth.evidence.carrying import look_again
+    from unsmooth.evidence.run import look_again
 
     wanted = STUDIES[study]
     bench = _bench(scale, out, runs, device, working, quiet)
@@ -225,7 +225,7 @@ def _bench(
     scale: str, out: Path, runs: Path, device: str, working: Working, quiet: bool, models: Sequence[str] = ()
 ) -> Bench:
     from unsmooth.evidence import Bench
-    from unsmooth.evidence.scale import known_scale
+    from unsmooth.evidence.records import known_scale
 
     known, crew, deadline = known_scale(scale), working.crew(quiet), working.deadline
     check_writable(out)

@@ -81,7 +81,7 @@ def print_runs(study: str, bench: Bench) -> None:
 def study_lines(results: Path) -> list[dict[str, Any]]:
     """Every study with the number of its runs at each scale."""
     from unsmooth.evidence import STUDIES, Store
-    from unsmooth.evidence.scale import SCALES
+    from unsmooth.evidence.records import SCALES
 
     store = Store(results)
     return [

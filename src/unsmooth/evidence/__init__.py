@@ -7,16 +7,14 @@
 
 from __future__ import annotations
 
-from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.carrying import NotFinishedError, carry_out_study, look_again
+from unsmooth.evidence.bench import Bench, NotFinishedError, Specimen
 from unsmooth.evidence.claim import CLAIMS, Claim
 from unsmooth.evidence.finding import Finding, Judgement
 from unsmooth.evidence.interval import Interval
 from unsmooth.evidence.ledger import Entry, ledger
-from unsmooth.evidence.running import run_claim
-from unsmooth.evidence.specimen import Specimen
-from unsmooth.evidence.store import Record, Store
-from unsmooth.evidence.study import STUDIES, Study, Trained
+from unsmooth.evidence.records import Record, Store, Trained
+from unsmooth.evidence.run import carry_out_study, look_again, run_claim
+from unsmooth.evidence.study import STUDIES, Study
 
 __all__ = [
     "CLAIMS",

@@ -12,7 +12,7 @@ from unsmooth.evidence.claim import Measured
 from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement
 from unsmooth.evidence.interval import Interval, over_seeds
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained
 from unsmooth.numbers import Precision
 
 SETTINGS = {

@@ -5,17 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from unsmooth.evidence.scale import SEEDS, Scale
-from unsmooth.evidence.specimen import Specimen
-from unsmooth.evidence.store import Store
-from unsmooth.evidence.study import STUDIES, Trained
+from torch import nn
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.evidence.records import SEEDS, Scale, Store, Trained
+from unsmooth.evidence.study import STUDIES
 from unsmooth.executing import Crew
 from unsmooth.stopping import Deadline
 from unsmooth.training import Progress
 
+
+@dataclass(frozen=True)
+class Specimen:
+    """One model to look at.
+
+    Args:
+        name: What to call it.
+        load: Brings the model.
+        data: Brings what `unsmooth.scan` takes: texts, images or batches.
+        options: Further options of `scan` and `explain`, such as batch_size.
+        ours: Whether it was trained here.
+        trained: Whether it was trained at all; random weights stand in where nothing else is at hand.
+        lineage: What models have in common of which one was trained from another; by default its own name.
+        explained: Folder of a saved explanation, where there is one already.
+    """
+
+    name: str
+    load: Callable[[], nn.Module]
+    data: Callable[[], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    ours: bool = False
+    trained: bool = True
+    lineage: str = ""
+    explained: str | None = None
+
+
 T = TypeVar("T")
+
+
+class NotFinishedError(UnsmoothError):
+    """The time given was too short; what was trained so far is kept."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +96,7 @@ class Bench:
 
     def study(self, name: str) -> dict[str, dict[int, Trained]]:
         """Runs of a study by variant and seed; what is not there yet is trained first."""
-        from unsmooth.evidence.carrying import carry_out_study
+        from unsmooth.evidence.run import carry_out_study
 
         found: dict[str, dict[int, Trained]] = {}
         for run in carry_out_study(STUDIES[name], self):

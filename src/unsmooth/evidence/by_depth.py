@@ -13,7 +13,7 @@ from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.figure import Mark, Series, with_intervals
 from unsmooth.evidence.interval import over_seeds
 from unsmooth.evidence.rates import on_edge
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained
 
 DEPTHS = ("12", "24", "40")
 MOMENTS = {"before training": 0, "after training": -1}

@@ -12,8 +12,7 @@ from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.figure import Figure
 from unsmooth.evidence.finding import Judgement, Wording
 from unsmooth.evidence.papers import PAPERS, abstract
-from unsmooth.evidence.scale import SCALES
-from unsmooth.evidence.store import Record, Store
+from unsmooth.evidence.records import SCALES, Record, Store
 from unsmooth.registry import Registry
 
 Section = Literal["identities checked numerically", "trained models", "training", "our own"]

@@ -11,8 +11,7 @@ from typing import Any
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.claim import Claim, in_order
 from unsmooth.evidence.finding import Judgement, Verdict, verdict_of
-from unsmooth.evidence.store import Record, Store
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Record, Store, Trained
 
 FOLDER = Path("evidence")
 

@@ -18,7 +18,7 @@ from unsmooth.evidence.figure import Figure, Panel, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Outcome, together
 from unsmooth.evidence.grid.registration import registered
 from unsmooth.evidence.interval import LEVEL, Interval, level
-from unsmooth.evidence.store import Record, Store
+from unsmooth.evidence.records import Record, Store
 
 STUDY = "study"
 """Where the results of a study stand among what was measured for a claim."""

@@ -1,8 +1,8 @@
-"""Test images as a trained model is shown them, outside of its run."""
+"""Test images as a trained model is shown them outside of its run, whole and corrupted, and its accuracy on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -10,11 +10,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from unsmooth.evidence.corruptions import NAMES, SEVERITIES, corrupt
 from unsmooth.networks.config import ViTConfig
 from unsmooth.training import Config
-from unsmooth.training.augment.normalise import Normalise
+from unsmooth.training.augment.transforms import Normalise
 from unsmooth.training.data.locate import find_images
-from unsmooth.training.tasks.dealing import in_batches
+from unsmooth.training.tasks.batches import in_batches
 
 BATCH = 1000
 
@@ -82,3 +83,36 @@ def accuracy(model: nn.Module, config: Config, images: Tensor, labels: Tensor) -
             logits = model(see(images[part]))
         right += int((logits.argmax(1) == labels[part]).sum())
     return right / len(images)
+
+
+def corrupted_accuracy(
+    model: nn.Module,
+    config: Config,
+    device: torch.device,
+    *,
+    count: int,
+    names: Iterable[str] | None = None,
+    severities: Sequence[int] = SEVERITIES,
+) -> dict[str, list[float]]:
+    """Accuracy at each severity, by corruption: the same images for every model.
+
+    Args:
+        model: A classifier of images, on the device.
+        config: Of its run: says which images and how they are normalised.
+        device: Where to compute.
+        count: How many test images.
+        names: Which corruptions; None for the fifteen standard ones.
+        severities: Which severities.
+    """
+    shown = Shown.of(config, device, count)
+    _, labels = shown.images()
+    return {
+        name: [accuracy(model, config, _corrupted(shown, name, severity), labels) for severity in severities]
+        for name in (NAMES if names is None else names)
+    }
+
+
+@lru_cache(maxsize=128)
+def _corrupted(shown: Shown, name: str, severity: int) -> Tensor:
+    images, _ = shown.images()
+    return corrupt(images, name, severity)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.specimen import Specimen
+from unsmooth.evidence.bench import Bench, Specimen
 from unsmooth.models import demo
 from unsmooth.models.load import load
 from unsmooth.models.packaged import PACKAGED

@@ -3,7 +3,7 @@
 from unsmooth.monitor.core import Monitor
 from unsmooth.monitor.folder import Watched, find_watched, read_watched
 from unsmooth.monitor.reading import Reading
-from unsmooth.monitor.rules import Alarm, Rule
+from unsmooth.monitor.settings import Alarm, Rule
 from unsmooth.monitor.sinks import SINKS, Card, Sink
 
 __all__ = [

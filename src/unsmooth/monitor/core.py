@@ -15,16 +15,22 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric
 from unsmooth.models import SITES, Anatomy, find_stacks
 from unsmooth.models.hooks import is_compiled
-from unsmooth.monitor.live import LivePass
-from unsmooth.monitor.looking import FixedBatch, Look, Offer
-from unsmooth.monitor.outlets import Outlets
+from unsmooth.monitor.look import FixedBatch, LivePass, Look, Offer
 from unsmooth.monitor.probe import Probe, plain
-from unsmooth.monitor.problem import Problem
 from unsmooth.monitor.reading import Reading
-from unsmooth.monitor.rules import Alarm, Rule
-from unsmooth.monitor.settings import GivenRule, Settings, check, check_every, check_sequences, fit, without
-from unsmooth.monitor.sinks import Card, Sink
-from unsmooth.monitor.telling import Teller, one_line
+from unsmooth.monitor.settings import (
+    Alarm,
+    GivenRule,
+    Rule,
+    Settings,
+    check,
+    check_every,
+    check_sequences,
+    fit,
+    without,
+)
+from unsmooth.monitor.sinks import Card, Outlets, Sink
+from unsmooth.monitor.trouble import Problem, Teller, one_line
 from unsmooth.presets import Preset
 from unsmooth.scanning.assemble import rows_of
 from unsmooth.scanning.collect import Collector

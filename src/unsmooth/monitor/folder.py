@@ -9,9 +9,9 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.monitor.reading import Reading, from_line
-from unsmooth.monitor.sinks.jsonl import FILE
-from unsmooth.training.lines import Line, by_step, read_lines
-from unsmooth.training.reading import is_run, read_run
+from unsmooth.monitor.sinks import FILE
+from unsmooth.training.folder import Line, by_step, read_lines
+from unsmooth.training.trained_run import is_run, read_run
 
 _DEEPEST = 3  # folders below the one that is named: OUT/variant/seed-0
 

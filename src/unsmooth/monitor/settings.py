@@ -1,21 +1,106 @@
-"""What a monitor is asked for; a part that is wrong is told of and left out, so that the training can begin."""
+"""What a monitor is asked for, rules included; a part that is wrong is told of and left out: the training can begin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.functional import BoundMetric, parse_metric
 from unsmooth.models import Anatomy
-from unsmooth.monitor.problem import Problem
-from unsmooth.monitor.rules import Action, Rule
+from unsmooth.monitor.reading import Reading
 from unsmooth.monitor.sinks import SINKS, Sink
+from unsmooth.monitor.trouble import Problem
+from unsmooth.numbers import spoken
 from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice
+from unsmooth.scanning.condition import Condition
 from unsmooth.scanning.plan import check_metrics, site_names, sites_of
 from unsmooth.scanning.published import check_alone, check_fits, find_preset
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A rule that holds: where, since when, and by what number."""
+
+    step: int
+    rule: str
+    layer: int
+    value: float
+    since: int
+
+    @property
+    def text(self) -> str:
+        """In one line, without its step.
+
+        >>> Alarm(500, "mean_cosine@last > 0.9", 12, 0.951, 100).text
+        'mean_cosine@last > 0.9 holds (0.951 at layer 12, since step 100)'
+        """
+        since = f", since step {self.since}" if self.since < self.step else ""
+        return f"{self.rule} holds ({spoken(self.value)} at layer {self.layer}{since})"
+
+
+Action: TypeAlias = Literal["warn", "stop"] | Callable[[Alarm], object]
+
+
+@dataclass
+class Rule:
+    """What to look out for, and what to do then.
+
+    It holds "for N steps" when every look since a step at least N steps ago met the condition; one look is enough
+    without. It is told once, and again only after it has ceased to hold. NaN meets no rule.
+
+    Alike tokens are no failure by themselves: a classifier that reads one token, or their mean, may make all of them
+    alike and be right. Let a rule stop only what the loss or the metric says is failing too, such as by a function that
+    looks at them.
+
+    Args:
+        text: ``METRIC[@LAYER[:SITE]] OP NUMBER [for N steps]``; LAYER is first, last, any or a number.
+        then: "warn" in one line, "stop" the training, or a function that is called with the `Alarm` in every process.
+
+    Example:
+        >>> from unsmooth.scanning.result import Row
+        >>> rule = Rule("mean_cosine@last > 0.9 for 100 steps")
+        >>> row = Row(3, "residual", "mean_cosine", 0.95, 0, 0, 0, 1, 1)
+        >>> [rule.check(Reading(step, (row,))) is not None for step in (50, 100, 150)]
+        [False, False, True]
+    """
+
+    text: str
+    then: Action = "warn"
+    condition: Condition = field(init=False)
+    _since: int | None = field(default=None, init=False, repr=False)
+    _told: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.condition = Condition.parse(self.text, lasting=True)
+        if self.then not in ("warn", "stop") and not callable(self.then):
+            raise expected('"warn", "stop" or a function to call', repr(self.then), f'Rule({self.text!r}, "stop")')
+
+    @classmethod
+    def of(cls, given: str | tuple[str, Action] | Rule) -> Rule:
+        """A rule from its text, from text and action, or as it is."""
+        if isinstance(given, Rule):
+            return given
+        if isinstance(given, str):
+            return cls(given)
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+            return cls(*given)
+        raise expected("a rule as text, or (text, action)", repr(given), '"mean_cosine@last > 0.95 for 500 steps"')
+
+    def check(self, reading: Reading) -> Alarm | None:
+        """An alarm where the rule begins to hold with this look."""
+        row = self.condition.holds(reading, nan=False)
+        if row is None:
+            self._since, self._told = None, False
+            return None
+        self._since = reading.step if self._since is None else self._since
+        if self._told or reading.step - self._since < self.condition.steps:
+            return None
+        self._told = True
+        return Alarm(reading.step, self.text, row.layer, row.mean, self._since)
+
 
 # One of directions and one of energies: the curves that most papers draw, at one scalar a layer.
 DEFAULT_METRICS = ("mean_cosine", "token_diversity")
@@ -25,7 +110,7 @@ DEFAULT_SITE = "residual"
 T = TypeVar("T")
 U = TypeVar("U")
 Refuse = Callable[[Exception, str], None]
-"""Called with what is wrong, and with what is done without therefore, such as "the metric 'men_cosine'"."""
+"""Called with what is wrong and what is left out because of it, such as "the metric 'men_cosine'"."""
 GivenRule = str | tuple[str, Action] | Rule
 
 

@@ -4,8 +4,7 @@ Heavy imports wait for the first call.
 """
 
 from unsmooth.report.charts import layer_chart, save_figures
-from unsmooth.report.html import report_html, write_report
-from unsmooth.report.notebook import notebook_html
+from unsmooth.report.html import notebook_html, report_html, write_report
 from unsmooth.report.profiles import profile_chart
 from unsmooth.report.why.figures import save_why_figures, why_figures
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.errors import UnsmoothError, expected, unknown_name
 from unsmooth.files import write_whole
 from unsmooth.numbers import spoken
-from unsmooth.report.extras import import_extra
-from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
+from unsmooth.report.series import DrawnScan, chance_levels, measured, number, printable, series_of
+from unsmooth.report.shell import import_extra
 
 if TYPE_CHECKING:
     import altair
@@ -61,7 +61,7 @@ def layer_chart(scans: Sequence[Scan], metric: str = "mean_cosine", site: str = 
     return chart.configure(**chart_config(INK, FAINT, "white"))
 
 
-def draw(series: Sequence[Series], curves: Any, chance: Any, metric: str) -> dict[str, altair.Chart]:
+def draw(series: Sequence[DrawnScan], curves: Any, chance: Any, metric: str) -> dict[str, altair.Chart]:
     """The layers band, line, point, chance and label, bottom to top, on any kind of Altair data."""
     alt = import_extra("altair")
     names = [one.name for one in series]
@@ -91,7 +91,7 @@ def draw(series: Sequence[Series], curves: Any, chance: Any, metric: str) -> dic
     return {name: layer.properties(name=name) for name, layer in layers.items()}
 
 
-def _not_measured(series: Sequence[Series], metric: str, site: str) -> UnsmoothError:
+def _not_measured(series: Sequence[DrawnScan], metric: str, site: str) -> UnsmoothError:
     pairs = measured(series)
     if metric not in pairs:
         return unknown_name("metric of these scans", metric, pairs)

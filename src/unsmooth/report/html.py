@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.files import write_whole
+from unsmooth.errors import UnsmoothError
 from unsmooth.numbers import Precision, spoken
-from unsmooth.report.charts import chart_config, draw
-from unsmooth.report.extras import import_extra
+from unsmooth.report.charts import chart_config, chart_svg, draw, layer_chart
 from unsmooth.report.profiles import profile_pictures
-from unsmooth.report.series import Series, chance_levels, measured, number, printable, series_of
-from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
+from unsmooth.report.series import DrawnScan, chance_levels, measured, number, printable, series_of
+from unsmooth.report.shell import PAGE_FONT, import_extra, page_html, resource, runtime, script_json, write_page
 from unsmooth.report.why.page import parts_of
 
 if TYPE_CHECKING:
     from unsmooth.explaining.result import Explanation
     from unsmooth.scanning.result import Confound, MetricCard, Scan
+
 
 _LARGEST = 1_800_000  # bytes of data and chart runtime; tables in words come on top
 _DIRECTIONS = {True: "it rises", False: "it falls", None: "not settled which way it moves"}
@@ -45,60 +45,43 @@ def write_report(scans: Sequence[Scan], path: str | Path, explanations: Sequence
         explanations: Results of `unsmooth.explain`, of the same models or of others.
     """
     # Text from byte-level tokenizers may hold half a surrogate pair, which UTF-8 cannot carry.
-    return write_whole(Path(path), report_html(scans, explanations).encode("utf-8", errors="replace"))
+    return write_page(path, report_html(scans, explanations))
 
 
 def report_html(scans: Sequence[Scan], explanations: Sequence[Explanation] = ()) -> str:
     """The page as text."""
-    markup = import_extra("markupsafe").Markup
     series = series_of(scans) if scans or not explanations else []
     data = script_json(page_data(series))
     pictures, more = profile_pictures(series)
     parts, why = parts_of(explanations, PAGE_FONT, _LARGEST - len(runtime()) - len(data))
-    scripts = ([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else [])
-    return str(
-        _environment()
-        .get_template("template.html.j2")
-        .render(
-            series=series,
-            parts=parts,
-            pictures=pictures,
-            more_pictures=more,
-            names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
-            policy=policy(runtime(), *scripts),
-            style=markup("\n".join(map(resource, ("page.css", "why/why.css")[: 2 if parts else 1]))),
-            runtime=markup(runtime()),
-            scripts=[markup(script) for script in scripts],
-            data=markup(data),
-            chart=markup(script_json(chart_template(series) if series else {})),
-            why=markup(script_json(why)),
-        )
+    return page_html(
+        "template.html.j2",
+        ["why/why.html.j2", "manifest.html.j2"],
+        styles=("page.css", "why/why.css")[: 2 if parts else 1],
+        filters={
+            "spoken": spoken,
+            "short": partial(spoken, digits=3),
+            "signed": partial(spoken, digits=3, signed=True),
+            "visible": _visible,
+            "manifest_rows": manifest_rows,
+            "facts": _scan_facts,
+            "percent": _percent,
+            "cosine": Precision(),
+            "stand_out": _stand_out,
+        },
+        scripts=([resource("page.js")] if series else []) + ([resource("why/why.js")] if parts else []),
+        series=series,
+        parts=parts,
+        pictures=pictures,
+        more_pictures=more,
+        names=list(dict.fromkeys([one.name for one in series if not one.dashed] + [part.name for part in parts])),
+        data=data,
+        chart=script_json(chart_template(series) if series else {}),
+        why=script_json(why),
     )
 
 
-def _environment() -> Any:
-    """Templates in which every variable is escaped, and the words they use."""
-    templates = {
-        "template.html.j2": "template.html.j2",
-        "why.html.j2": "why/why.html.j2",
-        "manifest.html.j2": "manifest.html.j2",
-    }
-    made = environment(templates)
-    made.filters.update(
-        spoken=spoken,
-        short=partial(spoken, digits=3),
-        signed=partial(spoken, digits=3, signed=True),
-        visible=_visible,
-        manifest_rows=manifest_rows,
-        facts=_scan_facts,
-        percent=_percent,
-        cosine=Precision(),
-        stand_out=_stand_out,
-    )
-    return made
-
-
-def page_data(series: Sequence[Series]) -> dict[str, Any]:
+def page_data(series: Sequence[DrawnScan]) -> dict[str, Any]:
     """All numbers and definitions, by position instead of by name to keep the page small."""
     pairs = measured(series)
     metrics = list(pairs)
@@ -120,7 +103,7 @@ def page_data(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def chart_template(series: Sequence[Series]) -> dict[str, Any]:
+def chart_template(series: Sequence[DrawnScan]) -> dict[str, Any]:
     """The chart of `layer_chart` without data and metric, which the page fills in.
 
     The page's own colour of text is used for axes, so that the chart follows light, dark and print.
@@ -133,16 +116,6 @@ def chart_template(series: Sequence[Series]) -> dict[str, Any]:
     spec["config"]["text"]["opacity"] = spec["config"]["rule"]["opacity"] = 0.65
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return spec
-
-
-def script_json(data: object) -> str:
-    r"""JSON that cannot end the script element it stands in.
-
-    >>> script_json({"a": "</script>"})
-    '{"a":"\\u003c/script\\u003e"}'
-    """
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # pure ASCII: U+2028 is escaped too
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def manifest_rows(value: object, depth: int = 0, key: str = "") -> list[tuple[int, str, str | None]]:
@@ -168,7 +141,7 @@ def _plain(value: object) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
-def _metric_facts(series: Sequence[Series], metric: str) -> dict[str, Any]:
+def _metric_facts(series: Sequence[DrawnScan], metric: str) -> dict[str, Any]:
     cards = {one.name: one.scan.metrics.get(metric) for one in series}
     facts = [_fact(label, {name: read(card) for name, card in cards.items() if card}) for label, read in _FACTS]
     changes = {one.name: _change(one.scan, metric) for one in series}
@@ -201,7 +174,7 @@ def _chance_in_words(card: MetricCard) -> str:
     return card.chance_note if told else f"{spoken(value)} ({card.chance_note})"
 
 
-def _columns(one: Series, metric: str, site: str) -> dict[str, list[Any]]:
+def _columns(one: DrawnScan, metric: str, site: str) -> dict[str, list[Any]]:
     curve = one.curve(metric, site)
     if not curve:
         return {}
@@ -251,3 +224,58 @@ def _moved(one: Confound) -> bool:
 def _percent(share: float) -> str:
     value = number(share)
     return "–" if value is None else f"{100 * value:.3g}\u00a0%"
+
+
+_COLUMNS = 5
+
+
+def notebook_html(scan: Scan) -> str:
+    """The sentence, a few layers of every metric and the first metric's curve; no curve without the report extra.
+
+    Of a model with several stacks all that comes once for each.
+    """
+    if scan.stacks:
+        each = "".join(f"<h4>{escape(part.name)}</h4>{notebook_html(part)}" for part in scan.stacks)
+        return f'<div class="unsmooth-scans">{each}</div>'
+    own = series_of([scan])[:1]  # the baseline is in the sentence and in the curve
+    pairs = [(metric, site) for metric, sites in measured(own).items() for site in sites]
+    parts = [f"<p><strong>{escape(scan.sentence or scan.name)}</strong></p>"]
+    if not scan.complete:
+        parts.append("<p><em>Interrupted: the numbers cover what was done until then.</em></p>")
+    parts += [f"<p><em>{escape(note)}</em></p>" for note in scan.notes]
+    if pairs:
+        parts += [_table(scan, pairs), _curve(scan, *pairs[0])]
+    return f'<div class="unsmooth-scan">{"".join(parts)}</div>'
+
+
+def _table(scan: Scan, pairs: Sequence[tuple[str, str]]) -> str:
+    layers = _spread(scan.layers)
+    head = "".join(f"<th>layer {layer}</th>" for layer in layers)
+    lines = []
+    for metric, site in pairs:
+        cells = _cells(scan, metric, site)
+        values = "".join(f"<td>{spoken(cells.get(layer))}</td>" for layer in layers)
+        lines.append(f"<tr><td>{escape(metric)}</td><td>{escape(site)}</td>{values}</tr>")
+    body = "".join(lines)
+    return f"<table><thead><tr><th>metric</th><th>site</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(scan: Scan, metric: str, site: str) -> dict[int, float]:
+    return {row.layer: row.mean for row in scan.rows if row.metric == metric and row.site == site}
+
+
+def _spread(layers: Sequence[int]) -> list[int]:
+    """First, last and some layers between.
+
+    >>> _spread(range(13))
+    [0, 3, 6, 9, 12]
+    """
+    last, steps = len(layers) - 1, min(_COLUMNS, len(layers)) - 1
+    return [layers[round(last * step / steps)] for step in range(steps + 1)] if steps else list(layers)
+
+
+def _curve(scan: Scan, metric: str, site: str) -> str:
+    try:
+        return chart_svg(layer_chart([scan], metric, site))
+    except UnsmoothError:  # the extra is not installed; the table says the same in numbers
+        return ""

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.files import write_whole
 from unsmooth.numbers import spoken
 from unsmooth.report.series import printable
-from unsmooth.report.shell import environment, policy, resource
+from unsmooth.report.shell import page_html, write_page
 
 if TYPE_CHECKING:
     from unsmooth.monitor import Watched
@@ -29,31 +28,20 @@ def write_live_page(runs: Sequence[Watched], path: str | Path, refresh: float = 
         path: Where to; the file appears whole or not at all.
         refresh: Seconds, at least one.
     """
-    return write_whole(Path(path), live_html(runs, refresh).encode("utf-8", errors="replace"))
+    return write_page(path, live_html(runs, refresh))
 
 
 def live_html(runs: Sequence[Watched], refresh: float = 2.0) -> str:
     """The page as text."""
     going = any(run.state not in ("finished", "stopped") for run in runs)
-    page = environment({"live.html.j2": "live.html.j2"}).get_template("live.html.j2")
-    markup = _markup()
-    return str(
-        page.render(
-            runs=[_run(run) for run in runs],
-            refresh=max(math.ceil(refresh), 1) if going else None,
-            policy=policy(),
-            style=markup(resource("page.css")),
-            width=_WIDTH,
-            height=_HEIGHT,
-            left=_LEFT,
-        )
+    return page_html(
+        "live.html.j2",
+        runs=[_run(run) for run in runs],
+        refresh=max(math.ceil(refresh), 1) if going else None,
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
     )
-
-
-def _markup() -> Any:
-    from markupsafe import Markup
-
-    return Markup
 
 
 def _run(run: Watched) -> dict[str, Any]:

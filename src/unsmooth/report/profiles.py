@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from unsmooth.numbers import spoken
 from unsmooth.report.charts import FAINT, INK, chart_config, chart_svg
-from unsmooth.report.extras import import_extra
-from unsmooth.report.series import Series, number, printable
+from unsmooth.report.series import DrawnScan, number, printable
+from unsmooth.report.shell import import_extra
 
 if TYPE_CHECKING:
     import altair
@@ -83,7 +83,7 @@ class Picture:
     svg: Any
 
 
-def profile_pictures(series: Sequence[Series]) -> tuple[list[Picture], int]:
+def profile_pictures(series: Sequence[DrawnScan]) -> tuple[list[Picture], int]:
     """The profiles of all scans as SVG in the colour of the text around it, and how many there was no room for."""
     markup = import_extra("markupsafe").Markup
     pictures: list[Picture] = []

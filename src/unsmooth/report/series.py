@@ -18,7 +18,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 
 
 @dataclass(frozen=True)
-class Series:
+class DrawnScan:
     """One scan as it is drawn; a baseline shares its scan's colour and is dashed."""
 
     name: str
@@ -32,7 +32,7 @@ class Series:
         return tuple(sorted(found, key=lambda row: row.layer))
 
 
-def series_of(scans: Sequence[Scan]) -> list[Series]:
+def series_of(scans: Sequence[Scan]) -> list[DrawnScan]:
     """Every scan, stack by stack, followed by its baseline, with names that do not repeat."""
     if not scans:
         raise expected("at least one scan", "none", "unsmooth.scan(model, data) first")
@@ -40,15 +40,15 @@ def series_of(scans: Sequence[Scan]) -> list[Series]:
     series = []
     for index, scan in enumerate([part for whole in scans for part in whole.parts]):
         colour = PALETTE[index % len(PALETTE)]
-        series.append(Series(unique(scan.name, taken), scan, colour))
+        series.append(DrawnScan(unique(scan.name, taken), scan, colour))
         if scan.baseline is not None:
             name = scan.baseline.name
             name = f"{name} (random weights)" if name == scan.name else name
-            series.append(Series(unique(name, taken), scan.baseline, colour, dashed=True))
+            series.append(DrawnScan(unique(name, taken), scan.baseline, colour, dashed=True))
     return series
 
 
-def measured(series: Iterable[Series]) -> dict[str, list[str]]:
+def measured(series: Iterable[DrawnScan]) -> dict[str, list[str]]:
     """Metric to its sites, both in the order of the scans, for every curve that at least one scan has.
 
     The mean cosine, which most papers plot and the sentence of a scan speaks of, comes first.
@@ -87,7 +87,7 @@ def number(value: float | None) -> float | None:
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
-def chance_levels(series: Sequence[Series], metric: str) -> list[dict[str, float | str]]:
+def chance_levels(series: Sequence[DrawnScan], metric: str) -> list[dict[str, float | str]]:
     """Each distinct chance level with its label, and what rounding alone gives where a curve comes down to that.
 
     Scans are named only where they differ.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from unsmooth.errors import expected
@@ -79,6 +80,13 @@ def modes(attention: Tensor, h: Tensor) -> Modes:
         rest = rest + torch.kron(small_MM, h_DD.T.contiguous())
     mean = torch.eye(d, dtype=torch.float64) + h_HDD.sum(dim=0)
     return Modes(_eigenvalues(mean), _eigenvalues(rest))
+
+
+def eigenvalue_distance(found: NDArray[np.complex128], wanted: NDArray[np.complex128]) -> float:
+    """Largest distance between two sets of eigenvalues, paired so that the sum of distances is least."""
+    cost = np.abs(found[:, None] - wanted[None, :])
+    rows, columns = linear_sum_assignment(cost)
+    return float(cost[rows, columns].max()) if len(found) == len(wanted) else float("inf")
 
 
 def _differences(n: int) -> Tensor:

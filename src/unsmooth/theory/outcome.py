@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.theory.trajectory import Trajectory
+from unsmooth.theory.iterate import Trajectory
 
 Limit: TypeAlias = Literal[
     "input convergence", "angle convergence", "collinear", "rank one", "rank two", "no collapse", "vanishing"

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from unsmooth.training.folder import RunFolder
     from unsmooth.training.journal import Progress
     from unsmooth.training.plain import override
-    from unsmooth.training.reading import TrainedRun, find_runs, read_run
     from unsmooth.training.recipes.recipe import RECIPES, recipe
     from unsmooth.training.run import LossNotFiniteError
     from unsmooth.training.task import Task
     from unsmooth.training.tasks import TASKS
+    from unsmooth.training.trained_run import TrainedRun, find_runs, read_run
     from unsmooth.training.verbs import carry_on, resume, train, train_all
 
 _HOME = {
@@ -28,11 +28,11 @@ _HOME = {
     "Progress": "journal",
     "RunFolder": "folder",
     "Task": "task",
-    "TrainedRun": "reading",
+    "TrainedRun": "trained_run",
     "carry_on": "verbs",
-    "find_runs": "reading",
+    "find_runs": "trained_run",
     "override": "plain",
-    "read_run": "reading",
+    "read_run": "trained_run",
     "recipe": "recipes",
     "resume": "verbs",
     "train": "verbs",

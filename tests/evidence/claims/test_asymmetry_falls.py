@@ -11,7 +11,7 @@ import torch
 from tests.evidence.trained import bench, run
 from unsmooth.evidence import CLAIMS
 from unsmooth.networks import ViT, ViTConfig
-from unsmooth.training.measuring import measure_spectra
+from unsmooth.training.run import measure_spectra
 
 CLAIM = CLAIMS["asymmetry-falls"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unsmooth.evidence import CLAIMS
-from unsmooth.evidence import running as _running  # noqa: F401 - registers the claims
+from unsmooth.evidence import run as _run  # noqa: F401 - registers the claims
 from unsmooth.evidence.escalation import (
     MAPS,
     Cell,

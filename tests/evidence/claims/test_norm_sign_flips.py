@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from unsmooth.evidence import CLAIMS
-from unsmooth.evidence.claims import _negated_norms
+from unsmooth.evidence.claims import norm_sign_flips
 from unsmooth.evidence.claims import norm_sign_flips as subject
 from unsmooth.models import demo
 from unsmooth.networks import ViT
@@ -129,19 +129,19 @@ def test_small_streams_go_one_way_with_either_sign() -> None:
 
 def test_negating_twice_and_attention_without_biases() -> None:
     """Queries and keys change sign together: the first block's attention stays, its branch is negated."""
-    model = ViT(_negated_norms.VIT, seed=0).eval()
-    block = next(one for one in model.modules() if isinstance(one, _negated_norms.Block))
-    x = torch.randn(2, 5, _negated_norms.VIT.dim, generator=torch.Generator().manual_seed(0))
+    model = ViT(norm_sign_flips.VIT, seed=0).eval()
+    block = next(one for one in model.modules() if isinstance(one, norm_sign_flips.Block))
+    x = torch.randn(2, 5, norm_sign_flips.VIT.dim, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         before = block.attention(block.read(x))
-        _negated_norms.negate_attention_norms(model)
+        norm_sign_flips.negate_attention_norms(model)
         assert torch.allclose(block.attention(block.read(x)), -before, atol=1e-6)
-        _negated_norms.negate_attention_norms(model)
+        norm_sign_flips.negate_attention_norms(model)
         assert torch.equal(block.attention(block.read(x)), before)
 
 
 def test_sharpened_and_smoothed_networks_change_places() -> None:
-    found = _negated_norms.drawn_networks([0])
+    found = norm_sign_flips.drawn_networks([0])
     last = {(variant, which): curve[-1] for variant, (one,) in found.items() for which, curve in one.items()}
     assert last["sharpen", "as it is"] < last["plain", "as it is"] < last["sharpen", "negated"]
     assert last["smooth", "negated"] < last["plain", "as it is"] < last["smooth", "as it is"]
@@ -149,18 +149,18 @@ def test_sharpened_and_smoothed_networks_change_places() -> None:
 
 def test_without_demo_models_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "built", lambda: False)
-    assert _negated_norms.trained_networks(1) is None
+    assert norm_sign_flips.trained_networks(1) is None
 
 
 def test_trained_models_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a drawn network in place of the trained ones."""
-    size = (3, _negated_norms.VIT.image, _negated_norms.VIT.image)
+    size = (3, norm_sign_flips.VIT.image, norm_sign_flips.VIT.image)
     monkeypatch.setattr(demo, "built", lambda: True)
     monkeypatch.setattr(demo, "shown", lambda name, count: torch.ones(count, *size))
-    monkeypatch.setattr(_negated_norms, "load", lambda name: ViT(_negated_norms.VIT, seed=0).eval())
-    found = _negated_norms.trained_networks(2)
+    monkeypatch.setattr(norm_sign_flips, "load", lambda name: ViT(norm_sign_flips.VIT, seed=0).eval())
+    found = norm_sign_flips.trained_networks(2)
     assert found is not None
     assert {name: len(batches) for name, batches in found.items()} == dict.fromkeys(demo.NAMES, 2)
     first, second = found["plain"]
     assert first == second  # negating was taken back in between
-    assert len(first["negated"]) == _negated_norms.VIT.depth + 1
+    assert len(first["negated"]) == norm_sign_flips.VIT.depth + 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.evidence.trained import bench, run
 from unsmooth.evidence import CLAIMS, Trained
-from unsmooth.evidence import running as _running  # noqa: F401 - registers the claims
+from unsmooth.evidence import run as _run  # noqa: F401 - registers the claims
 from unsmooth.evidence.claims.pre_norm_diminishes import _untrained, quarters
 
 CLAIM = CLAIMS["pre-norm-diminishes"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unsmooth.evidence import CLAIMS
-from unsmooth.evidence.claims import _one_layer, _where_signs_fail
+from unsmooth.evidence.claims import _one_layer, sign_of_spectrum
 from unsmooth.evidence.claims import sign_of_spectrum as subject
 from unsmooth.evidence.claims._random_layers import basis, generator
 from unsmooth.theory.maps import drawn, random_attention, uniform_attention
@@ -114,13 +114,13 @@ def test_pre_norm_layers_follow_the_closed_form() -> None:
 
 def test_fed_weights_keep_their_eigenvalues() -> None:
     values = torch.tensor([-1.0, -0.6, -0.2], dtype=torch.float64)
-    h = _where_signs_fail.fed(basis(generator(0), 3), values, 4.0).numpy()
+    h = sign_of_spectrum.fed(basis(generator(0), 3), values, 4.0).numpy()
     assert np.allclose(np.sort(np.linalg.eigvals(h).real), values.numpy(), atol=1e-6)
     assert np.linalg.norm(h, 2) > 4.0
 
 
 def test_opposed_heads_are_positive_alone_and_lose_the_mean_together() -> None:
-    maps, weights = _where_signs_fail.opposed_heads(generator(1))
+    maps, weights = sign_of_spectrum.opposed_heads(generator(1))
     for h in weights.numpy():
         values = np.linalg.eigvals(h)
         assert values.real.min() > 0.0
@@ -128,15 +128,13 @@ def test_opposed_heads_are_positive_alone_and_lose_the_mean_together() -> None:
     whole = np.eye(24) + sum(np.kron(h.T, a) for a, h in zip(maps.numpy(), weights.numpy(), strict=True))
     mean = np.abs(np.linalg.eigvals(np.eye(4) + weights.numpy().sum(axis=0))).max()
     assert np.abs(np.linalg.eigvals(whole)).max() > mean + 0.01
-    found = _where_signs_fail.count_heads([0], draws=1)
+    found = sign_of_spectrum.count_heads([0], draws=1)
     assert found["2 opposed heads"] == [1, 1]
-    assert found[_where_signs_fail.ALONE] == [0, 2]
+    assert found[sign_of_spectrum.ALONE] == [0, 2]
 
 
 def test_feeding_directions_raise_t_sim_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        _where_signs_fail, "random_attention", lambda n, **_: random_attention(n, seed=0, logit_std=0.3)
-    )
-    found = _where_signs_fail.count_far_from_normal([0], draws=3)
+    monkeypatch.setattr(sign_of_spectrum, "random_attention", lambda n, **_: random_attention(n, seed=0, logit_std=0.3))
+    found = sign_of_spectrum.count_far_from_normal([0], draws=3)
     assert max(found["curve"]["4"]) > 0.5 > max(found["curve"]["0"])
     assert found["curve"]["4"][-1] < 0.2

@@ -18,13 +18,12 @@ import torch
 from unsmooth.errors import UnsmoothError
 from unsmooth.evidence.grid import Piece, Registration, registered, run_piece
 from unsmooth.evidence.grid.__main__ import main
-from unsmooth.evidence.grid.images import Pictures
-from unsmooth.evidence.grid.images import pictures as pictures_of
+from unsmooth.evidence.grid.data import Pictures
+from unsmooth.evidence.grid.data import pictures as pictures_of
 from unsmooth.evidence.grid.judging import table
-from unsmooth.evidence.grid.knobs import Knobs
 from unsmooth.evidence.grid.observing import attention_of
 from unsmooth.evidence.grid.piece import PROBE, file_of, missing
-from unsmooth.evidence.grid.registration import HOME, Contrast, Data, Family, Training
+from unsmooth.evidence.grid.registration import HOME, Contrast, Data, Family, Knobs, Training
 from unsmooth.evidence.grid.verdicts import causes, compared, escalation, verdicts
 from unsmooth.training.ensemble import Ensemble
 

@@ -14,7 +14,7 @@ import unsmooth
 from unsmooth.evidence import STUDIES, Bench, Trained, carry_out_study
 from unsmooth.evidence.by_depth import kept_by_depth
 from unsmooth.evidence.rates import best
-from unsmooth.evidence.scale import SCALES, SEEDS, Scale
+from unsmooth.evidence.records import SCALES, SEEDS, Scale
 from unsmooth.evidence.studies.depth import ALL, KINDS, depth_of, rates, settings, variants
 from unsmooth.evidence.studies.depth_rates import SEED
 from unsmooth.networks import ViT

@@ -14,8 +14,7 @@ from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.evidence.finding import Finding, Judgement, Verdict, Wording, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds
 from unsmooth.evidence.ledger import Entry, gpu_minutes
-from unsmooth.evidence.store import Record, Store
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Record, Store, Trained
 
 INFINITE = math.inf
 RULE = {"for_if": "the interval lies above 0", "against_if": "it lies below 0"}

@@ -6,7 +6,7 @@ import torch
 
 from tests.training.augment.pictures import differences, pictures
 from unsmooth.errors import UnsmoothError
-from unsmooth.training.augment.blending import smoothed
+from unsmooth.training.augment.operations import smoothed
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.37, 0.91, 1.0, 1.09, 1.72, 1.9])

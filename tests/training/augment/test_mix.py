@@ -8,7 +8,7 @@ from scipy import stats
 from unsmooth import keyed
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.augment import Mix
-from unsmooth.training.augment.mix import beta_quantiles
+from unsmooth.training.augment.transforms import beta_quantiles
 
 BATCH, HEIGHT, WIDTH, CLASSES = 6, 32, 20, 7
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from unsmooth.training.tasks.feed import Feed
+from unsmooth.training.tasks.batches import Feed
 
 
 def test_batches_arrive_in_place_and_are_read_once() -> None:

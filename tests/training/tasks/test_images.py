@@ -16,8 +16,7 @@ from tests.training.tiny_runs import tiny
 from unsmooth import keyed
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.config import Config
-from unsmooth.training.tasks.image_files import ImageFileTask
-from unsmooth.training.tasks.image_sources import ImageFiles, ResidentImages
+from unsmooth.training.tasks.images import ImageFiles, ImageFileTask, ResidentImages
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.training.place import Place
 from unsmooth.training.tasks import language, windows
 from unsmooth.training.tasks.language import LanguageTask
-from unsmooth.training.tasks.streams import Streams
+from unsmooth.training.tasks.windows import Streams
 
 PLAIN = {"dropout": 0.0}
 

@@ -7,7 +7,7 @@ import torch
 
 from unsmooth import keyed
 from unsmooth.training.data.tokenizing import MASK
-from unsmooth.training.tasks.masking import hide_tokens
+from unsmooth.training.tasks.masked import hide_tokens
 
 VOCABULARY, LENGTH, COUNT = 105, 40, 10
 

@@ -19,7 +19,7 @@ from unsmooth.training.config import Config, DataConfig
 from unsmooth.training.data.tokenizing import ByteTokenizer
 from unsmooth.training.place import Place
 from unsmooth.training.tasks import superglue
-from unsmooth.training.tasks.encoders import start_encoder
+from unsmooth.training.tasks.superglue import start_encoder
 
 ANSWERS = ("entailment", "contradiction", "neutral")
 SIGNS = ("yes", "no", "so")

@@ -13,8 +13,7 @@ from tests.training.tasks.building import here
 from unsmooth.training.data.text import Tokens
 from unsmooth.training.place import Place
 from unsmooth.training.tasks import windows
-from unsmooth.training.tasks.streams import Streams
-from unsmooth.training.tasks.windows import ResidentWindows, Shuffled, Starts, StreamedWindows, open_windows
+from unsmooth.training.tasks.windows import ResidentWindows, Shuffled, Starts, StreamedWindows, Streams, open_windows
 
 Maker = Callable[[Place], Starts]
 

@@ -10,7 +10,7 @@ from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Wording, below
 from unsmooth.evidence.interval import Interval, over_seeds, paired
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained
 
 RANDOM = 0.5**0.5
 """Asymmetry of a large matrix of independent entries: H and Hᵀ are nearly orthogonal, so ‖H − Hᵀ‖ ≈ √2‖H‖."""

@@ -13,7 +13,7 @@ from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording, above, judged
 from unsmooth.evidence.interval import Interval, over_seeds, paired
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained
 from unsmooth.numbers import Precision
 
 SYMMETRIC = ("gram", "orthogonal")

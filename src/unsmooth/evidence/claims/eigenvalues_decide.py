@@ -19,7 +19,7 @@ from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Wording, above, judged
 from unsmooth.evidence.interval import over_seeds, share
 from unsmooth.theory import LIMITS, iterate, outcome, predict
-from unsmooth.theory.cases._tools import distance
+from unsmooth.theory.modes import eigenvalue_distance
 
 # Rounding moves eigenvalues by about 1e-16 times the condition of the eigenvectors (Bauer & Fike): beyond this
 # condition, by so much that a distance says nothing about the formula.
@@ -154,7 +154,7 @@ def spectral_distance(attention: Tensor, h: Tensor) -> float | None:
     a, b = attention.double().numpy(), h.double().numpy()
     whole = np.linalg.eigvals(np.eye(len(a) * len(b)) + np.kron(b.T, a)).astype(np.complex128)
     products = 1.0 + np.outer(np.linalg.eigvals(a), np.linalg.eigvals(b)).ravel()
-    return distance(whole, products.astype(np.complex128)) / float(np.abs(products).max())
+    return eigenvalue_distance(whole, products.astype(np.complex128)) / float(np.abs(products).max())
 
 
 def limits(x: Tensor, attention: Tensor, h: Tensor, most_layers: int) -> tuple[str | None, str | None]:

@@ -15,8 +15,8 @@ from unsmooth.evidence.claim import CLAIMS, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.evidence.finding import Finding, Judgement, Wording, above, below
 from unsmooth.evidence.interval import over_seeds
+from unsmooth.evidence.records import Record, Store
 from unsmooth.evidence.registered import Awaiting
-from unsmooth.evidence.store import Record, Store
 
 REGISTRATION: Mapping[str, Any] = json.loads(
     files("unsmooth.evidence").joinpath("trained_models.json").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording, above, below, together
 from unsmooth.evidence.interval import over_seeds, paired
-from unsmooth.evidence.study import Trained
+from unsmooth.evidence.records import Trained
 from unsmooth.networks import ViT, ViTConfig
-from unsmooth.training.augment.normalise import Normalise
+from unsmooth.training.augment.transforms import Normalise
 from unsmooth.training.data.synthetic import synthetic_images
 from unsmooth.training.recipes.vit_cifar10 import CIFAR10_MEAN, CIFAR10_STD
 

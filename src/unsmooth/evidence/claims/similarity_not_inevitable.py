@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
-from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.bench import Bench, Specimen
 from unsmooth.evidence.by_sequence import by_sequence
 from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording
 from unsmooth.evidence.interval import Interval, level, share
-from unsmooth.evidence.specimen import Specimen
 from unsmooth.evidence.specimens import at_hand, family
 from unsmooth.functional import METRICS
 from unsmooth.models import with_random_weights

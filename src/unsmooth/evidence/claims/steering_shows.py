@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from unsmooth.evidence.bench import Bench
-from unsmooth.evidence.carrying import NotFinishedError
+from unsmooth.evidence.bench import Bench, NotFinishedError
 from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series, with_intervals
 from unsmooth.evidence.finding import Finding, Judgement, Outcome, Wording, above, below, judged

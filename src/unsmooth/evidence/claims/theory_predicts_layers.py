@@ -27,12 +27,11 @@ from typing import Any, ClassVar
 
 import numpy
 
-from unsmooth.evidence.bench import Bench
+from unsmooth.evidence.bench import Bench, Specimen
 from unsmooth.evidence.claim import Claim, Measured, Section, Source, claim
 from unsmooth.evidence.figure import Figure, Panel, Series
 from unsmooth.evidence.finding import Finding, Judgement, Wording, above, judged
 from unsmooth.evidence.interval import Interval, level, share
-from unsmooth.evidence.specimen import Specimen
 from unsmooth.evidence.specimens import at_hand, family
 from unsmooth.explaining import Explanation, explain, load_explanation
 from unsmooth.explaining.result import LayerFinding

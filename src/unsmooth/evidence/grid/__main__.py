@@ -14,12 +14,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.evidence.grid.images import pictures
+from unsmooth.evidence.grid.data import pictures
 from unsmooth.evidence.grid.judging import table, twins_of
 from unsmooth.evidence.grid.piece import file_of, missing, newest, operations, read_piece, run_piece, say, speed
 from unsmooth.evidence.grid.registration import Piece, Registration, registered
 from unsmooth.evidence.grid.verdicts import verdicts
-from unsmooth.evidence.written import write_json
+from unsmooth.evidence.records import write_json
 from unsmooth.executing import Crew, Driver, Job, forecast
 from unsmooth.executing.worker import Tell
 from unsmooth.stopping import Deadline, ended_as_interrupted

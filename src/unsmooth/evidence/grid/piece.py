@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth.errors import expected
-from unsmooth.evidence.grid.characters import Characters, characters
-from unsmooth.evidence.grid.images import Pictures, pictures
+from unsmooth.evidence.grid.data import Characters, Pictures, characters, pictures
 from unsmooth.evidence.grid.observing import attention_of, observe, spectra_of
 from unsmooth.evidence.grid.registration import HIDDEN, Member, Piece, Registration
-from unsmooth.evidence.provenance import made
+from unsmooth.evidence.records import made
 from unsmooth.files import finite, read_json, write_whole
 from unsmooth.schema import parse
 from unsmooth.stopping import Deadline

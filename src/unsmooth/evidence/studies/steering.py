@@ -19,13 +19,12 @@ from torch import nn
 
 from unsmooth.evidence.bench import Bench
 from unsmooth.evidence.branches import branch_shares
-from unsmooth.evidence.corrupted import corrupted_accuracy
 from unsmooth.evidence.corruptions import NAMES, SEVERITIES
-from unsmooth.evidence.shown import Shown, accuracy, eyes
+from unsmooth.evidence.shown import Shown, accuracy, corrupted_accuracy, eyes
 from unsmooth.evidence.studies.images import cut
 from unsmooth.evidence.study import Study, study
 from unsmooth.training import Config
-from unsmooth.training.tasks.dealing import spread
+from unsmooth.training.tasks.batches import spread
 
 FULL = {
     "patch": 4,

@@ -9,16 +9,14 @@ from typing import Any, get_args
 from unsmooth.evidence.claim import Section
 from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.evidence.ledger import Entry
-from unsmooth.evidence.store import Store
-from unsmooth.files import write_whole
+from unsmooth.evidence.records import Store
 from unsmooth.numbers import spoken
 from unsmooth.report.evidence import words
 from unsmooth.report.evidence.figures import panel_svg
 from unsmooth.report.evidence.rows import axes_of, looks_of, series_rows
 from unsmooth.report.evidence.studies import StudyRuns, data_in_words, studies_of, variant_cells
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import printable
-from unsmooth.report.shell import environment, policy, resource
+from unsmooth.report.shell import import_extra, page_html, write_page
 
 _MOST_LINES = 40  # of a table of numbers
 
@@ -31,36 +29,33 @@ def write_evidence_report(entries: Sequence[Entry], path: str | Path, store: Sto
         path: Where to write.
         store: Where the runs of their studies are.
     """
-    return write_whole(Path(path), evidence_html(entries, store).encode("utf-8", errors="replace"))
+    return write_page(path, evidence_html(entries, store))
 
 
 def evidence_html(entries: Sequence[Entry], store: Store) -> str:
     """The page as text."""
-    markup = import_extra("markupsafe").Markup
-    page = environment({"evidence.html.j2": "evidence/evidence.html.j2", "picture.html.j2": "evidence/picture.html.j2"})
-    page.filters.update(
-        standing=words.standing,
-        effect=words.effect,
-        effect_of=words.effect_of,
-        paper=words.paper,
-        in_words=words.in_words,
-        said_of=words.said_of,
-        minutes=words.minutes,
-        printable=printable,
-    )
     smaller = [entry for entry in entries if entry.record is not None and entry.record.scale != "full"]
-    return str(
-        page.get_template("evidence.html.j2").render(
-            entries=entries,
-            claims=[_claim(entry) for entry in entries],
-            studies=[_study(one) for one in studies_of(entries, store)],
-            counted=words.counted(entries),
-            smaller=len(smaller),
-            signs={**words.STANDINGS, **words.SAYS},
-            sections=get_args(Section),
-            policy=policy(),
-            style=markup("\n".join(map(resource, ("page.css", "evidence/evidence.css")))),
-        )
+    return page_html(
+        "evidence/evidence.html.j2",
+        ["evidence/picture.html.j2"],
+        styles=("page.css", "evidence/evidence.css"),
+        filters={
+            "standing": words.standing,
+            "effect": words.effect,
+            "effect_of": words.effect_of,
+            "paper": words.paper,
+            "in_words": words.in_words,
+            "said_of": words.said_of,
+            "minutes": words.minutes,
+            "printable": printable,
+        },
+        entries=entries,
+        claims=[_claim(entry) for entry in entries],
+        studies=[_study(one) for one in studies_of(entries, store)],
+        counted=words.counted(entries),
+        smaller=len(smaller),
+        signs={**words.STANDINGS, **words.SAYS},
+        sections=get_args(Section),
     )
 
 

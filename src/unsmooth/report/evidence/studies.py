@@ -8,9 +8,8 @@ from typing import Any
 
 from unsmooth.evidence.interval import over_seeds
 from unsmooth.evidence.ledger import Entry, minutes_of
-from unsmooth.evidence.scale import SCALES, Scale
-from unsmooth.evidence.store import Store
-from unsmooth.evidence.study import STUDIES, Trained
+from unsmooth.evidence.records import SCALES, Scale, Store, Trained
+from unsmooth.evidence.study import STUDIES
 from unsmooth.numbers import spoken
 from unsmooth.report.evidence.words import in_words
 from unsmooth.report.series import number

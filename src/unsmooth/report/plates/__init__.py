@@ -1,7 +1,5 @@
 """A figure with all it takes to read it, as SVG, PNG, csv and one HTML page: definitions compared, figures redrawn."""
 
-from unsmooth.report.plates.definitions import definitions_plate
-from unsmooth.report.plates.files import write_plate
-from unsmooth.report.plates.plate import Card, Plate, Table
+from unsmooth.report.plates.plate import Definition, Plate, Table, definitions_plate, write_plate
 
-__all__ = ["Card", "Plate", "Table", "definitions_plate", "write_plate"]
+__all__ = ["Definition", "Plate", "Table", "definitions_plate", "write_plate"]

@@ -9,7 +9,7 @@ from functools import cached_property
 from unsmooth.report.training.draw import Looks
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant
-from unsmooth.report.why.panels import Panel
+from unsmooth.report.why.panels import Picture
 
 SIDE_BY_SIDE = 6
 Key = tuple[int, int]
@@ -35,7 +35,7 @@ class Board:
 
     name: str
     title: str
-    panels: Mapping[Key, Panel]
+    panels: Mapping[Key, Picture]
     rows: str
     columns: str
     cells: tuple[str, ...]
@@ -102,6 +102,6 @@ class Subject:
         return "epoch" if len(told) == len(epochs) and max(told, default=0) >= 1 else "step"
 
 
-def present(panels: Iterable[tuple[Key, Panel | None]]) -> dict[Key, Panel]:
+def present(panels: Iterable[tuple[Key, Picture | None]]) -> dict[Key, Picture]:
     """Those that there is data for."""
     return {key: panel for key, panel in panels if panel is not None}

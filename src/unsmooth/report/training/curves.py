@@ -6,7 +6,7 @@ from unsmooth.report.series import PALETTE, printable
 from unsmooth.report.training import draw, rows, words
 from unsmooth.report.training.board import Board, Subject, present
 from unsmooth.report.training.variants import Variant
-from unsmooth.report.why.panels import Panel
+from unsmooth.report.why.panels import Picture
 
 _OPTIMISER = {"lr": "learning rate", "gradient_norm": "gradient norm", "samples_per_second": "samples per second"}
 _FULL = 3  # variants that each have all points of a line; more of them share
@@ -68,7 +68,7 @@ def _lines(subject: Subject, source: rows.Source, name: str) -> rows.Rows:
 
 def _panel(
     subject: Subject, title: str, steady: rows.Rows, sparse: rows.Rows, looks: draw.Looks, small: bool = False
-) -> Panel | None:
+) -> Picture | None:
     found = {"steady": steady, "sparse": sparse}
     tables = {name: table for name, table in found.items() if any(row["mean"] is not None for row in table)}
     if not tables:
@@ -78,7 +78,7 @@ def _panel(
     parts = [_bins_caption(subject, steady), _band_caption(subject) if "band" in tables else ""]
     caption = " ".join(filter(None, parts))
     options = (title, subject.time, looks, not small)
-    return Panel(title, title, caption, tables, draw.draw_curves, 200 if small else 320, options=options)
+    return Picture(title, title, caption, tables, draw.draw_curves, 200 if small else 320, options=options)
 
 
 def _bins_caption(subject: Subject, steady: rows.Rows) -> str:
@@ -94,7 +94,7 @@ def _band_caption(subject: Subject) -> str:
     return "Of several seeds the line is the mean, and the band reaches from the smallest to the largest."
 
 
-def _moments(subject: Subject, metric: str, site: str) -> Panel | None:
+def _moments(subject: Subject, metric: str, site: str) -> Picture | None:
     found = [row for variant in subject.variants for row in _moment_rows(subject, variant, metric, site)]
     if not any(row["value"] is not None for row in found):
         return None
@@ -106,7 +106,7 @@ def _moments(subject: Subject, metric: str, site: str) -> Panel | None:
         tables["band"] = ends
         caption += " Lines are means over seeds; the band at the end reaches from the smallest to the largest."
     title = words.pair_title(metric, site)
-    return Panel(title, title, caption.strip(), tables, draw.draw_moments, 320, options=(title, subject.looks))
+    return Picture(title, title, caption.strip(), tables, draw.draw_moments, 320, options=(title, subject.looks))
 
 
 def _moment_rows(subject: Subject, variant: Variant, metric: str, site: str) -> rows.Rows:

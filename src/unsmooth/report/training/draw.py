@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import PALETTE
+from unsmooth.report.shell import import_extra
 
 if TYPE_CHECKING:
     import altair

@@ -8,18 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 from unsmooth.errors import unknown_name
 from unsmooth.report.charts import FAINT, INK
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import printable
-from unsmooth.report.training.board import Board
-from unsmooth.report.training.boards import boards_of
+from unsmooth.report.shell import import_extra
+from unsmooth.report.training.board import Board, Limits, Subject
+from unsmooth.report.training.curves import loss_board, metrics_board, moments_board, optimiser_board
 from unsmooth.report.training.draw import RAMPS
-from unsmooth.report.training.variants import variants_of
+from unsmooth.report.training.maps import quantiles_board, similarity_board, spectrum_board
+from unsmooth.report.training.variants import Variant, variants_of
 from unsmooth.report.why.figures import why_config
-from unsmooth.report.why.panels import Panel
-from unsmooth.training.reading import TrainedRun
+from unsmooth.report.why.panels import Picture
+from unsmooth.training.trained_run import TrainedRun
 
 if TYPE_CHECKING:
     import altair
+
+
+_BOARDS = (
+    loss_board,
+    metrics_board,
+    similarity_board,
+    moments_board,
+    spectrum_board,
+    quantiles_board,
+    optimiser_board,
+)  # in the order of the page
+
+
+def boards_of(variants: Sequence[Variant], limits: Limits | None = None) -> dict[str, Board]:
+    """Boards by name; one without data is not there."""
+    subject = Subject(tuple(variants), limits or Limits())
+    made = (board(subject) for board in _BOARDS)
+    return {board.name: board for board in made if board.panels}
+
 
 _WIDTH, _BESIDE = 560, 300
 
@@ -61,7 +81,7 @@ def _chosen(boards: dict[str, Board], name: str, choice: str | None) -> tuple[Bo
     raise unknown_name("picture of these runs", name, dict.fromkeys(offered))
 
 
-def _chart(subject: str, panel: Panel, beside: bool) -> Any:
+def _chart(subject: str, panel: Picture, beside: bool) -> Any:
     alt = import_extra("altair")
     chart = panel.drawing(*panel.options, {name: alt.Data(values=rows) for name, rows in panel.tables.items()})
     width = _BESIDE if beside else _WIDTH

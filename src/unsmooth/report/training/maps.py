@@ -9,7 +9,7 @@ from unsmooth.report.series import printable
 from unsmooth.report.training import draw, rows, words
 from unsmooth.report.training.board import Board, Key, Subject, present
 from unsmooth.report.training.variants import Variant
-from unsmooth.report.why.panels import Panel
+from unsmooth.report.why.panels import Picture
 
 _ROW_HEIGHT, _LOWEST, _HIGHEST = 24, 180, 440
 _RAMPS = {"negative_share": "diverging"}
@@ -29,7 +29,7 @@ class _Look:
 def similarity_board(subject: Subject) -> Board:
     """Every metric of the scans over layers and time."""
     pairs = words.measured_pairs(subject.variants)
-    panels: dict[Key, Panel] = {}
+    panels: dict[Key, Picture] = {}
     for choice, (metric, site) in enumerate(pairs):
         grids = [rows.similarity_grids(variant, metric, site) for variant in subject.variants]
         domain = similarity_domain(_values(grids))
@@ -46,7 +46,7 @@ def similarity_board(subject: Subject) -> Board:
 
 def spectrum_board(subject: Subject) -> Board:
     """Asymmetry, share of negative real parts, spectral radius and norm of H over layers and time."""
-    panels: dict[Key, Panel] = {}
+    panels: dict[Key, Picture] = {}
     for choice, (name, (title, reading)) in enumerate(words.SPECTRA.items()):
         grids = [rows.spectrum_grids(variant, name) for variant in subject.variants]
         look = _Look(title, spectrum_domain(name, _values(grids)), _RAMPS.get(name, "heatmap"), reading)
@@ -86,13 +86,13 @@ def quantiles_board(subject: Subject) -> Board:
 
 def _maps(
     subject: Subject, grids: Sequence[Sequence[rows.Grid]], epochs: Sequence[Epochs], look: _Look
-) -> dict[int, Panel]:
+) -> dict[int, Picture]:
     """The map of every variant that was measured."""
     made = ((place, _map(subject, place, grids[place], epochs[place], look)) for place in range(len(grids)))
     return {place: panel for place, panel in made if panel is not None}
 
 
-def _map(subject: Subject, place: int, grids: Sequence[rows.Grid], epochs: Epochs, look: _Look) -> Panel | None:
+def _map(subject: Subject, place: int, grids: Sequence[rows.Grid], epochs: Epochs, look: _Look) -> Picture | None:
     variant = subject.variants[place]
     steps = {step for grid in grids for step, _ in grid}
     times = rows.times_of({step: epochs.get(step) for step in steps}, subject.limits.times)
@@ -108,19 +108,19 @@ def _map(subject: Subject, place: int, grids: Sequence[rows.Grid], epochs: Epoch
     options = (look.title, times.unit, look.domain, look.ramp, len(variant.runs) > 1)
     title = f"{look.title}, {variant.name}"
     tables, caption = {"cells": cells}, " ".join(parts)
-    return Panel(title, look.title, caption, tables, draw.draw_heat, height, reading=look.reading, options=options)
+    return Picture(title, look.title, caption, tables, draw.draw_heat, height, reading=look.reading, options=options)
 
 
 def _bands(
     subject: Subject, variant: Variant, layer: int, table: rows.Rows, domain: tuple[float, float]
-) -> Panel | None:
+) -> Picture | None:
     if not table:
         return None
     title = f"real part, layer {layer}"
     caption = f"Means over {variant.spread} of each quantile." if variant.spread else ""
     tables = {"quantiles": table, "zero": [{"zero": 0}]}
     options = (title, subject.time, domain)
-    return Panel(f"{title}, {variant.name}", title, caption, tables, draw.draw_quantiles, 260, options=options)
+    return Picture(f"{title}, {variant.name}", title, caption, tables, draw.draw_quantiles, 260, options=options)
 
 
 def similarity_domain(values: Sequence[float]) -> tuple[float, float]:

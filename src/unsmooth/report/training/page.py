@@ -7,27 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unsmooth.files import write_whole
 from unsmooth.numbers import spoken
-from unsmooth.report.extras import import_extra
-from unsmooth.report.html import manifest_rows, script_json
+from unsmooth.report.html import manifest_rows
 from unsmooth.report.series import printable
-from unsmooth.report.shell import PAGE_FONT, environment, policy, resource, runtime
+from unsmooth.report.shell import PAGE_FONT, page_html, resource, script_json, write_page
 from unsmooth.report.training import words
 from unsmooth.report.training.board import Board, Limits, Subject
-from unsmooth.report.training.boards import boards_of
 from unsmooth.report.training.draw import RAMPS
+from unsmooth.report.training.figures import boards_of
 from unsmooth.report.training.table import final_table
 from unsmooth.report.training.variants import Variant, variants_of, what_ran
 from unsmooth.report.why.page import pictures_data
-from unsmooth.training.reading import TrainedRun
+from unsmooth.training.trained_run import TrainedRun
 
 _LARGEST = 1_600_000  # bytes of data, beside the chart runtime and tables in words
 # From everything to the least: a page must open everywhere.
 _LEVELS = (Limits(800, 60), Limits(400, 40), Limits(200, 20), Limits(100, 10), Limits(60, 5))
 # Boards that stand beside one another where each is a single picture.
 _PAIRS = (("loss", "metrics"), ("similarity", "moments"), ("spectrum", "quantiles"), ("optimiser",))
-_TEMPLATES = {"training.html.j2": "training/training.html.j2", "manifest.html.j2": "manifest.html.j2"}
 
 
 def write_training_report(runs: Sequence[TrainedRun], path: str | Path) -> Path:
@@ -38,32 +35,27 @@ def write_training_report(runs: Sequence[TrainedRun], path: str | Path) -> Path:
         path: Where to write.
     """
     # File names may hold bytes that are no UTF-8, which Python keeps as half a surrogate pair.
-    return write_whole(Path(path), training_html(runs).encode("utf-8", errors="replace"))
+    return write_page(path, training_html(runs))
 
 
 def training_html(runs: Sequence[TrainedRun]) -> str:
     """The page as text."""
-    markup = import_extra("markupsafe").Markup
     variants = variants_of(runs)
     boards, data = _fitting(variants)
-    script = resource("training/training.js")
-    page = environment(_TEMPLATES)
-    page.filters.update(spoken=spoken, manifest_rows=manifest_rows, printable=printable)
-    return str(
-        page.get_template("training.html.j2").render(
-            variants=[_card(variant) for variant in variants],
-            title=_title(variants),
-            groups=_groups(boards),
-            absent=_absent(boards),
-            final=final_table(variants),
-            runs=[(_run_name(run, len(runs) > 1), run) for run in runs],
-            policy=policy(runtime(), script),
-            style=markup("\n".join(map(resource, ("page.css", "training/training.css")))),
-            runtime=markup(runtime()),
-            script=markup(script),
-            data=markup(script_json(data)),
-            time=data["time"],
-        )
+    return page_html(
+        "training/training.html.j2",
+        ["manifest.html.j2"],
+        styles=("page.css", "training/training.css"),
+        filters={"spoken": spoken, "manifest_rows": manifest_rows, "printable": printable},
+        scripts=[resource("training/training.js")],
+        variants=[_card(variant) for variant in variants],
+        title=_title(variants),
+        groups=_groups(boards),
+        absent=_absent(boards),
+        final=final_table(variants),
+        runs=[(_run_name(run, len(runs) > 1), run) for run in runs],
+        data=script_json(data),
+        time=data["time"],
     )
 
 

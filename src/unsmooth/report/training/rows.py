@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from unsmooth.report.training.variants import Variant
-from unsmooth.training.lines import Line
+from unsmooth.training.folder import Line
 
 Rows = list[dict[str, Any]]
 QUANTILES = ("lowest", "q05", "q25", "q50", "q75", "q95", "highest")

@@ -11,7 +11,7 @@ from unsmooth.report.series import printable
 from unsmooth.report.training import words
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant, variants_of
-from unsmooth.training.reading import TrainedRun
+from unsmooth.training.trained_run import TrainedRun
 
 
 @dataclass(frozen=True)

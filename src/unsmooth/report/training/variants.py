@@ -10,7 +10,7 @@ from typing import Any
 
 from unsmooth.errors import expected
 from unsmooth.report.series import PALETTE, printable, unique
-from unsmooth.training.reading import TrainedRun
+from unsmooth.training.trained_run import TrainedRun
 
 _FIRST = ("recipe", "size", "remedies", "data.name", "data.synthetic")
 _MOST_PARTS = 3  # differences that a name can carry; beyond, folders have the better names

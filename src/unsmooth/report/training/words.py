@@ -7,10 +7,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unsmooth.numbers import Precision, spoken
-from unsmooth.report.series import Series, measured, printable
+from unsmooth.report.series import DrawnScan, measured, printable
 from unsmooth.report.training.rows import finite
 from unsmooth.report.training.variants import Variant, what_ran
-from unsmooth.training.reading import Measurement, TrainedRun
+from unsmooth.training.trained_run import Measurement, TrainedRun
 
 RESIDUAL = "residual"
 SPECTRA = {
@@ -101,7 +101,7 @@ def last_layer(measurement: Measurement, metric: str, site: str) -> float | None
 def measured_pairs(variants: Sequence[Variant]) -> list[tuple[str, str]]:
     """Every metric with its site that some scan has; the residual stream before other sites."""
     scans = (one.scan for variant in variants for run in variant.runs for one in run.measurements)
-    found = measured(Series("", scan, "") for scan in scans)
+    found = measured(DrawnScan("", scan, "") for scan in scans)
     return sorted(((metric, site) for metric in found for site in found[metric]), key=lambda pair: pair[1] != RESIDUAL)
 
 

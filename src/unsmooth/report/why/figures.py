@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.errors import expected
 from unsmooth.files import write_whole
 from unsmooth.report.charts import FAINT, INK, PIXELS_PER_POINT, chart_config, chart_svg, slug
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import printable
-from unsmooth.report.why.panels import Figures, Panel
+from unsmooth.report.shell import import_extra
+from unsmooth.report.why.panels import Figures, Picture
 
 if TYPE_CHECKING:
     import altair
@@ -69,7 +69,7 @@ def _converted(convert: Any, svg: str, kind: str) -> bytes:
     return drawn
 
 
-def _chart(explanation: Explanation, panel: Panel) -> altair.LayerChart:
+def _chart(explanation: Explanation, panel: Picture) -> altair.LayerChart:
     alt = import_extra("altair")
     chart = panel.drawing(*panel.options, {name: alt.Data(values=rows) for name, rows in panel.tables.items()})
     square = panel.height is None

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.extras import import_extra
 from unsmooth.report.series import unique
+from unsmooth.report.shell import import_extra
 from unsmooth.report.why.figures import why_config
-from unsmooth.report.why.panels import Figures, Limits, Panel
+from unsmooth.report.why.panels import Figures, Limits, Picture
 from unsmooth.report.why.rows import LOOKS, Look
 from unsmooth.report.why.words import stack_in_words
 
@@ -30,7 +30,7 @@ class Part:
 
     name: str
     explanation: Explanation
-    figures: Mapping[str, Sequence[Panel]]
+    figures: Mapping[str, Sequence[Picture]]
 
     @property
     def growth(self) -> str | None:
@@ -71,7 +71,7 @@ def part_data(parts: Sequence[Part], font: str) -> dict[str, Any]:
     return pictures_data([part.figures for part in parts], font)
 
 
-def pictures_data(parts: Sequence[Mapping[str, Sequence[Panel]]], font: str) -> dict[str, Any]:
+def pictures_data(parts: Sequence[Mapping[str, Sequence[Picture]]], font: str) -> dict[str, Any]:
     """What a script draws: every chart once without its data, every column once, and which panel uses which."""
     specs: dict[str, int] = {}
     columns: dict[str, int] = {}
@@ -91,7 +91,7 @@ def _loaded(texts: Mapping[str, int]) -> list[Any]:
     return [json.loads(text) for text in texts]
 
 
-def _panel_data(panel: Panel, specs: dict[str, int], columns: dict[str, int]) -> dict[str, Any]:
+def _panel_data(panel: Picture, specs: dict[str, int], columns: dict[str, int]) -> dict[str, Any]:
     return {
         "spec": specs.setdefault(_spec(panel.drawing, panel.options, tuple(panel.tables)), len(specs)),
         "title": panel.title,

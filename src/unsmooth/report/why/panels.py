@@ -50,7 +50,7 @@ NULLS = {
 
 
 @dataclass(frozen=True)
-class Panel:
+class Picture:
     """One picture of a figure; a figure with several lets its reader choose by `choice`.
 
     Attributes:
@@ -100,7 +100,7 @@ class Figures:
     explanation: Explanation
     limits: Limits = field(default_factory=Limits)
 
-    def panels(self) -> dict[str, list[Panel]]:
+    def panels(self) -> dict[str, list[Picture]]:
         """All of them; a figure that has no data is an empty list."""
         return {
             "eigenvalues": list(self._eigenvalues()),
@@ -112,12 +112,12 @@ class Figures:
             "escalation": list(self._escalation()),
         }
 
-    def _eigenvalues(self) -> Iterable[Panel]:
+    def _eigenvalues(self) -> Iterable[Picture]:
         for one in self.explanation.layers:
             if rows.finite(one.eigenvalues):
                 yield self._cloud(one)
 
-    def _cloud(self, one: LayerFinding) -> Panel:
+    def _cloud(self, one: LayerFinding) -> Picture:
         values = rows.finite(one.eigenvalues)
         shown = rows.thinned(values, self.limits.points)
         cloud, averaging = rows.cloud_rows(shown), rows.disc_rows(0.0, draw.CIRCLES["averaging"][0])
@@ -132,7 +132,7 @@ class Figures:
             circles["measured"] = rows.circle_rows(-1.0, growth, draw.CIRCLES["measured"][0])
         tables = {"cloud": cloud, "top": rows.cloud_rows([rows.fastest(values)]), "frame": frame}
         tables |= {name: rows.clamped(circle, frame) for name, circle in circles.items()}
-        return Panel(
+        return Picture(
             title=f"Eigenvalues of the value projection, layer {one.layer}",
             choice=f"layer {one.layer}",
             caption=cloud_caption(one, len(values), len(shown), found),
@@ -143,7 +143,7 @@ class Figures:
             reading=CLOUD_READING,
         )
 
-    def _verdicts(self) -> Iterable[Panel]:
+    def _verdicts(self) -> Iterable[Picture]:
         from unsmooth.explaining.words import verdicts_hold  # brings torch, which no import of the report waits for
 
         cells = rows.verdict_rows(self.explanation, self.limits.words)
@@ -153,9 +153,9 @@ class Figures:
             height = lines * (24 if lines <= 17 else 15)
             title = "Verdict of every layer and head"
             caption = verdicts_caption(self.explanation)
-            yield Panel(title, "", caption, {"cells": cells}, draw.draw_verdicts, height, least=90 + 16 * columns)
+            yield Picture(title, "", caption, {"cells": cells}, draw.draw_verdicts, height, least=90 + 16 * columns)
 
-    def _prediction(self) -> Iterable[Panel]:
+    def _prediction(self) -> Iterable[Picture]:
         from unsmooth.explaining.score import able_tiers
 
         for one in able_tiers(self.explanation.skills):
@@ -163,17 +163,17 @@ class Figures:
             if points:
                 tables = {"points": points, "zero": [{"zero": 0}]}
                 title, caption = f"Foretold and measured change: {one.name}", prediction_caption(one)
-                yield Panel(title, one.name, caption, tables, draw.draw_prediction, 340, key=one.name)
+                yield Picture(title, one.name, caption, tables, draw.draw_prediction, 340, key=one.name)
 
-    def _breakdown(self) -> Iterable[Panel]:
+    def _breakdown(self) -> Iterable[Picture]:
         shares = rows.breakdown_rows(self.explanation.layers)
         if shares:
             measured = rows.measured_rows(self.explanation.layers)
             tables = {"shares": shares} | ({"measured": measured} if measured else {})
             caption = breakdown_caption(self.explanation.layers)
-            yield Panel("The change of t_sim by cause", "", caption, tables, draw.draw_breakdown, 300)
+            yield Picture("The change of t_sim by cause", "", caption, tables, draw.draw_breakdown, 300)
 
-    def _attention(self) -> Iterable[Panel]:
+    def _attention(self) -> Iterable[Picture]:
         for quantity, (title, caption) in QUANTITIES.items():
             heads = rows.head_rows(self.explanation.heads, quantity)
             if heads:
@@ -182,9 +182,9 @@ class Figures:
                     for null, name in NULLS.items():
                         lines += rows.mean_rows(rows.head_rows(self.explanation.heads, null), name)
                 tables = {"heads": heads, "lines": lines} if self.limits.heads else {"lines": lines}
-                yield Panel(title, title, caption, tables, draw.draw_attention, 300, key=quantity, options=(title,))
+                yield Picture(title, title, caption, tables, draw.draw_attention, 300, key=quantity, options=(title,))
 
-    def _gains(self) -> Iterable[Panel]:
+    def _gains(self) -> Iterable[Picture]:
         gains = rows.gain_rows(self.explanation.layers)
         if gains:
             collapsed = rows.gain_rows(self.explanation.layers, "collapsed_")
@@ -201,9 +201,9 @@ class Figures:
                 )
             tables = {"gains": gains} | ({"collapsed": collapsed} if collapsed else {})
             title = "Gains of the block's Jacobian"
-            yield Panel(title, "", caption, tables, draw.draw_gains, 300, options=(wide,))
+            yield Picture(title, "", caption, tables, draw.draw_gains, 300, options=(wide,))
 
-    def _escalation(self) -> Iterable[Panel]:
+    def _escalation(self) -> Iterable[Picture]:
         rates = rows.escalation_rows(self.explanation.layers)
         if rates:
             caption = (
@@ -211,4 +211,4 @@ class Figures:
                 "s(1 − |λ₂|²)/2, with s the t_sim that enters, is for random weights: trained ones may stay below it."
             )
             tables = {"rates": rates, "zero": [{"zero": 0}]}
-            yield Panel("Escalation rate beside its bound", "", caption, tables, draw.draw_escalation, 280)
+            yield Picture("Escalation rate beside its bound", "", caption, tables, draw.draw_escalation, 280)

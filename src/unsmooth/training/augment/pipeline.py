@@ -8,12 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import keyed
-from unsmooth.training.augment.crop import RandomCrop
-from unsmooth.training.augment.erasing import RandomErasing
-from unsmooth.training.augment.flip import RandomFlip
-from unsmooth.training.augment.mix import Mix
-from unsmooth.training.augment.normalise import Normalise
 from unsmooth.training.augment.randaugment import RandAugment
+from unsmooth.training.augment.transforms import Mix, Normalise, RandomCrop, RandomErasing, RandomFlip
 
 
 @dataclass(frozen=True)

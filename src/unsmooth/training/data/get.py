@@ -14,12 +14,11 @@ from typing import Any
 from unsmooth.errors import expected
 from unsmooth.files import check_room, whole_folder, write_whole
 from unsmooth.training.data import hub
-from unsmooth.training.data.archives import is_archive, unpack
 from unsmooth.training.data.cards import Card, CifarCard, TextCard, card
 from unsmooth.training.data.cifar_records import SPLITS, checked
 from unsmooth.training.data.cifar_sources import records_from_hub, records_in
 from unsmooth.training.data.digests import file_digest
-from unsmooth.training.data.download import download
+from unsmooth.training.data.download import download, is_archive, unpack
 from unsmooth.training.data.images import missing
 from unsmooth.training.data.superglue import TASKS, GlueTask, find_split, numbered_rows
 from unsmooth.training.data.superglue_hub import splits_from_hub

@@ -22,11 +22,10 @@ from unsmooth.training.config import Config
 from unsmooth.training.data.text import Tokens
 from unsmooth.training.place import Place
 from unsmooth.training.task import TASKS, in_full, summed_over_processes
-from unsmooth.training.tasks.dealing import dealt
-from unsmooth.training.tasks.streams import Streams
+from unsmooth.training.tasks.batches import dealt
 from unsmooth.training.tasks.texts import TextTask
 from unsmooth.training.tasks.unigram import token_bytes
-from unsmooth.training.tasks.windows import open_windows
+from unsmooth.training.tasks.windows import Streams, open_windows
 
 # Streams side by side in an evaluation, each with at least a few segments, so that memory counts.
 _EVALUATION_STREAMS, _SEGMENTS = 64, 4

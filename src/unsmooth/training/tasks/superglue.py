@@ -7,7 +7,8 @@ Where the right one of several candidates is asked for (COPA), each candidate ge
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,18 +18,64 @@ from torch.nn import functional as F  # noqa: N812 - as everywhere
 
 from unsmooth import keyed
 from unsmooth.errors import expected
+from unsmooth.networks.config import EncoderConfig
+from unsmooth.networks.encoder import Classifier, Encoder
+from unsmooth.networks.saving import load_network
+from unsmooth.remedies.saving import RECORD, restore
 from unsmooth.training.config import Config
 from unsmooth.training.data.hold_out import nothing_left
 from unsmooth.training.data.locate import find_superglue
 from unsmooth.training.data.superglue import Example, read_task, split_examples, task_named
 from unsmooth.training.data.superglue_scores import majority, score
-from unsmooth.training.data.tokenizing import PAD, encode_segments
+from unsmooth.training.data.tokenizing import PAD, ByteTokenizer, Tokenizer, encode_segments, load_tokenizer, train_bpe
 from unsmooth.training.order import Order
 from unsmooth.training.place import Place
 from unsmooth.training.task import TASKS, Task, in_full, summed_over_processes
-from unsmooth.training.tasks.dealing import dealt, in_parts, spread
-from unsmooth.training.tasks.encoders import classifier, start_encoder, start_tokenizer
+from unsmooth.training.tasks.batches import dealt, in_parts, spread
 from unsmooth.training.tasks.texts import check_vocabulary
+
+
+def start_encoder(config: Config) -> Encoder:
+    """The encoder in the folder ``data.encoder`` with the dropout of this run, or a new one.
+
+    The folder's own architecture counts, whatever `config.network` says, and so do the remedies that it was trained
+    with; remedies of this run come on top of them.
+    """
+    network = config.network
+    if not isinstance(network, EncoderConfig):
+        raise expected("an encoder to fine-tune", type(network).__name__, "network=EncoderConfig(…)")
+    if config.data.encoder is None:
+        return Encoder(network, config.seed)
+    folder = Path(config.data.encoder)
+    if not folder.is_dir():
+        raise expected("a folder with a trained encoder", f"{str(folder)!r}, which is not there", "encoder=RUN/final")
+    found = load_network(folder)
+    if not isinstance(found, Encoder):
+        raise expected(f"an encoder in {str(folder)!r}", type(found).__name__, "the run of a recipe such as cram_bert")
+    encoder = Encoder(replace(found.config, dropout=network.dropout, drop_path=network.drop_path))
+    encoder.load_state_dict(found.state_dict())
+    return restore(encoder, folder, weights=False) if (folder / RECORD).is_file() else encoder
+
+
+def start_tokenizer(config: Config, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer beside the encoder; for a new encoder bytes, or a BPE learned from `texts`."""
+    if config.data.encoder is not None:
+        return load_tokenizer(config.data.encoder)
+    if config.data.tokenizer == "bytes":
+        return ByteTokenizer(special=True)
+    return train_bpe(texts, config.data.vocabulary)
+
+
+def classifier(encoder: Encoder, classes: int, seed: int) -> Classifier:
+    """A classifier of the first token behind BERT's pooler; what only vocabulary logits need stays as it is."""
+    model = Classifier(encoder, classes, pooling="first", pooler=True, seed=seed)
+    unused = [encoder.head_weight, encoder.head_bias, *encoder.transform.parameters()]
+    for parameter in unused:
+        # Without a gradient, processes would wait for each other's in vain.
+        if parameter is not None:
+            parameter.requires_grad_(False)
+    return model
+
 
 _EVALUATION_BATCH = 64
 # The diagnostics have no training set: models are trained on RTE, as on the official leaderboard.

@@ -14,7 +14,7 @@ from unsmooth.training.data.locate import find_text
 from unsmooth.training.data.text import Text, check_length, end_held_out
 from unsmooth.training.place import Place
 from unsmooth.training.task import Task
-from unsmooth.training.tasks.dealing import in_parts, spread
+from unsmooth.training.tasks.batches import in_parts, spread
 from unsmooth.training.tasks.unigram import unigram_nats
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from unsmooth.evidence.figure import Figure, Panel
 from unsmooth.presets import PRESETS
-from unsmooth.report.plates.curves import curve_series
+from unsmooth.report.plates.plate import curve_series
 from unsmooth.report.redraw.kind import KINDS, Kind
 from unsmooth.scanning import Scan
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from unsmooth.evidence.figure import Figure, Panel, on_one_scale
 from unsmooth.presets import PRESETS
-from unsmooth.report.plates.curves import curve_series
+from unsmooth.report.plates.plate import curve_series
 from unsmooth.report.redraw.kind import KINDS, Kind
 from unsmooth.scanning import Scan
 
