@@ -59,12 +59,12 @@ def watch_attention(
 ) -> Iterator[None]:
     """Call `observer(layer, maps_BHNN)` for every block call while the context is open.
 
-    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Of blocks that have the sequences of a batch in one
-    row, and are told where each begins, maps are of a batch too, filled up with zeros. Maps are float32 or better,
-    before any dropout, with all that shapes them in: masks, windows, rotary and relative positions, ALiBi, soft caps. A row that may
-    look at nothing is zero, and one that lies in part on an attention sink, a column that is dropped, sums to less than
-    one. A layer that looks at windows has one map of all tokens, zero between windows. The model's outputs do not
-    change by a bit.
+    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Of blocks that have the sequences of a batch in
+    one row, and are told where each begins, maps are of a batch too, filled up with zeros. Maps are float32 or
+    better, before any dropout, with all that shapes them in: masks, windows, rotary and relative positions, ALiBi,
+    soft caps. A row that may look at nothing is zero, and one that lies in part on an attention sink, a column that
+    is dropped, sums to less than one. A layer that looks at windows has one map of all tokens, zero between windows.
+    The model's outputs do not change by a bit.
 
     Args:
         anatomy: The model with its blocks found.
