@@ -207,3 +207,8 @@ def test_what_only_a_decoder_can_have_or_cannot_goes_by_what_it_is_told() -> Non
     with pytest.raises(UnsmoothError, match="its attention is not causal"):
         remedies.apply(model, "spa")
     remedies.apply(model, "softdecay")(input_ids=BY_NAME["llama"].inputs())
+
+
+def test_a_mask_of_other_tokens_is_refused() -> None:
+    with pytest.raises(UnsmoothError, match="a row for each token but got one of 7 queries for 21 tokens"):
+        read_mask(torch.zeros(1, 1, 7, 7), 1, 21, causal=True)

@@ -161,6 +161,9 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
     seen = seen_by(mask)
     if seen.shape[-2] == 1 and tokens > 1:  # the same for every query, so it only says what is real
         return seen[:, 0, 0, -tokens:].expand(batch, tokens), None
+    if seen.shape[-2] != tokens:
+        got = f"one of {seen.shape[-2]} queries for {tokens} tokens"
+        raise expected("an attention mask with a row for each token", got, "a model whose blocks see each token once")
     offset = seen.shape[-1] - seen.shape[-2]
     real_BN = seen[:, 0].diagonal(offset, dim1=-2, dim2=-1).expand(batch, tokens)
     if not causal or tokens == 1:
