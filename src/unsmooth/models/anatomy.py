@@ -199,7 +199,7 @@ class Anatomy:
         for site in sites:
             if site not in SITES:
                 raise unknown_name("site", site, SITES)
-            if not self.having([site]) and not self.is_open:
+            if not self.having([site]):
                 known = f"a site that {self.host.name} blocks have ({', '.join(self.sites)})"
                 raise expected(known, repr(site), "another site")
 
