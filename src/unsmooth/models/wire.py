@@ -255,7 +255,7 @@ def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Calla
         with (
             torch.no_grad(),
             torch.autocast(_kind_of_device(blocks), enabled=False),
-            whole_sequences(model or blocks[0]),
+            whole_sequences(blocks[0] if model is None else model),
         ):
             return run()
     finally:
