@@ -251,3 +251,14 @@ def test_a_model_that_cannot_run_without_hooks_of_its_library_keeps_them() -> No
     model.layers[1].register_forward_hook(lambda *given: heard.append("the user's"))
     assert parts_of(find_anatomy(model).blocks["layers.0"]).wiring is not None
     assert set(heard) == {"theirs"}
+
+
+def test_a_pass_of_a_compiled_model_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.models.wire.run_standard", lambda model, blocks: None)
+    entry = BY_NAME["llama-llama"]
+    model: Any = torch.compile(entry.model(), backend="eager")
+    with torch.no_grad():
+        model(**entry.batch("right"))
+    blocks = list(find_anatomy(model).blocks.values())
+    remember_pass(blocks, lambda one, given: one(**given), model, entry.batch("right"))
+    assert parts_of(blocks[0]).wiring is not None

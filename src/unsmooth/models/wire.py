@@ -238,7 +238,7 @@ def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | 
         for block in blocks:
             hook(block.register_forward_hook, lambda block, *_: called.add(block))
         for part in () if model is None else _around(model, blocks):
-            error = _said(lambda part=part: run_quietly(blocks, model, lambda: _pass(part)))  # type: ignore[misc]
+            error = _said(lambda part=part: run_quietly(blocks, model, lambda: part(**standard_batch(part))))  # type: ignore[misc]
             if called >= {*blocks}:
                 return None
             said += [] if error is None else [error]
@@ -257,8 +257,8 @@ def _around(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
 
 def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Callable[[], T]) -> T:
     """Make a pass through blocks in evaluation mode that leaves no trace in them, nor in their model."""
-    every = [one for module in (*blocks, model) if module is not None for one in modules_of(module)]
-    training = [module for module in every if module.training]
+    whole = blocks[0] if model is None else model
+    training = [one for module in dict.fromkeys((*blocks, whole)) for one in modules_of(module) if one.training]
     random = torch.get_rng_state()
     try:
         for module in training:
@@ -266,18 +266,14 @@ def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Calla
         with (
             torch.no_grad(),
             torch.autocast(_kind_of_device(blocks), enabled=False),
-            whole_sequences(model or blocks[0]),
+            whole_sequences(whole),
+            uncompiled(whole),
         ):
             return run()
     finally:
         torch.set_rng_state(random)
         for module in training:
             module.training = True
-
-
-def _pass(model: nn.Module) -> None:
-    with uncompiled(model):
-        model(**standard_batch(model))
 
 
 def _run_alone(block: nn.Module) -> str | None:

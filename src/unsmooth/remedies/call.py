@@ -102,7 +102,8 @@ class Call:
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
         masked: Whether the block was handed a mask of any kind.
         middle: The stream between attention and MLP of a post-norm block, for edits of what the MLP's norm reads.
-        lengths: Tokens of each sequence, where the block was handed them in one row; edits see them as a batch.
+        lengths: Tokens of each sequence, where the block was handed several in one row, and told where each begins: of
+            each image, or of each window where the block attends within those. Edits see them as a batch.
     """
 
     stream: Tensor

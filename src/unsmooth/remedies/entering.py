@@ -108,7 +108,8 @@ class EnterBlock(Hook):
             place_N = torch.arange(max(lengths), device=stream.device)
             inside_BN = place_N < torch.tensor(lengths, device=stream.device)[:, None]
             rows_BND = in_batch(stream, lengths)
-            return Call(rows_BND, False, inside_BN, None, None, shared, masked=True, lengths=lengths)
+            hides = bool(is_causal(self.attention, self.wiring)) or self._causal_by_call(args, kwargs)
+            return Call(rows_BND, hides, inside_BN, None, None, shared, masked=True, lengths=lengths)
         stream = stream if self.batch_first else stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
         causal = is_causal(self.attention, self.wiring)
