@@ -1,4 +1,4 @@
-"""Stacks in which only some layers attend: remedies change those, and leave and name the others."""
+"""Stacks in which only some layers attend, or that are handed images, and what remedies change of them."""
 
 from __future__ import annotations
 
@@ -146,3 +146,31 @@ def test_a_stack_without_attention_says_so() -> None:
     model = Stack(*(Alone(hand_block(Kind()).mlp) for _ in range(3)))
     with pytest.raises(UnsmoothError, match="no attention map that torch can see"):
         unsmooth.apply(model, "deescalate", blocks="layers.*")
+
+
+class FlatAttention(nn.Module):
+    """Attention over all places of an image, which gives an image."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.inner = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x.flatten(1, 2))
+        return out.unflatten(1, x.shape[1:3])
+
+
+@torch.no_grad()
+def test_images_are_edited_as_the_tokens_of_their_places() -> None:
+    blocks = [hand_block(Kind(heads=3, key_value=3)) for _ in range(2)]
+    for block in blocks:
+        block.attn = FlatAttention(block.attn)  # type: ignore[assignment]
+    model, x = Stack(*blocks).eval(), torch.randn(2, 3, 4, DIM, generator=torch.Generator().manual_seed(2))
+    plain, wanted = model(x), x.double()
+    for layer in copy.deepcopy(model).double().layers:
+        branch = layer.attn(layer.norm1(wanted))
+        wanted = wanted + branch - 0.5 * branch.mean(dim=(1, 2), keepdim=True)
+        wanted = wanted + layer.mlp(layer.norm2(wanted))
+    unsmooth.apply(model, "deescalate", blocks="layers.*", batch=x, tau=0.5)
+    near(model(x), wanted)
+    assert torch.equal(unsmooth.undo(model)(x), plain)

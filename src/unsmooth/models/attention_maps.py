@@ -222,6 +222,8 @@ def _hook_block(
             call.batch, call.tokens, call.lengths = 1, shape[-2], rows[1]
         elif len(shape) == 3:
             call.batch, call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
+        elif len(shape) == 4:  # an image with its width last
+            call.batch, call.tokens = shape[0], shape[1] * shape[2]
 
     def open_eyes(module: nn.Module, args: Any) -> None:
         recorder.depth += 1

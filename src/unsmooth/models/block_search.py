@@ -98,6 +98,8 @@ def find_parts(call: BlockCall) -> BlockParts:
 def resolve(seen: Record) -> BlockParts:
     """The parts of a block from a record of one of its calls."""
     steps = find_steps(seen)
+    if any(not one.given.numel() for one in seen.calls if "." not in one.path):
+        steps = "it deals its tokens out to modules, and one of them had none in this pass"
     if isinstance(steps, str):
         inside = (path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path))
         return BlockParts(
@@ -373,7 +375,10 @@ class _Search:
         x = self.seen.stream.tensor
         windowed = maps.reads.shape[:-1] not in (x.shape[:-1], x.transpose(0, 1).shape[:-1])
         end = None if windowed else ends_in(branch.value, maps.gave, self.seen)
-        if end is None and not (windowed and _rows_within(branch.value.tensor, maps.gave)):
+        # Behind a norm, where one gives the branch.
+        normed = [one.given for one in self.seen.calls if is_norm(one) and one.gave is branch.value.tensor]
+        ends = [branch.value.tensor, *normed] if windowed else []
+        if end is None and not any(_rows_within(one, maps.gave) for one in ends):
             raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
         values = replace(_parts_of(maps), logit_scale=self._logit_scale(branch, maps))
         wiring = replace(wiring, values=values, last=maps.output, windowed=windowed)

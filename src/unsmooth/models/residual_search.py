@@ -44,6 +44,9 @@ class Joined:
 
 def find_steps(record: Record) -> list[Joined] | str:
     """The steps from what enters a block to what it hands on, or why there are none."""
+    if record.output.tensor.shape != record.stream.tensor.shape:
+        shapes = (tuple(one.tensor.shape) for one in (record.output, record.stream))
+        return "a block that hands on {} where {} enters".format(*shapes)
     found = _way(record, _Table(record), record.stream, (record.stream,))
     if not found and (more := list(_times_weights(record))):
         record.values.extend(more)
