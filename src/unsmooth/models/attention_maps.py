@@ -37,7 +37,7 @@ class NoAttentionMap(UnsmoothError):  # noqa: N818 - it names what is missing, l
 
     def __init__(self, layer: int | None, reason: str, hint: str) -> None:
         self.layer = layer
-        self.reason, self.hint = reason, hint
+        self.reason = reason
         where = "every layer" if layer is None else f"layer {layer}"
         super().__init__(f"Expected one attention map at {where} but got {reason}. Try {hint}.")
 
@@ -79,7 +79,7 @@ def watch_attention(
         2 torch.Size([1, 2, 3, 3])
     """
     _refuse_extra_tokens(anatomy)
-    paths = _attention_paths(anatomy, site, all_or_none=on_missing is None)
+    paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
     recorder = _Recorder(square=site == "attention")
     with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
@@ -90,8 +90,7 @@ def watch_attention(
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path, block in anatomy.blocks.items():
-            batch_first, inside = anatomy.host.batch_first(block), paths[path]
-            attention = submodule(block, inside, anatomy.host) if isinstance(inside, str) else inside
+            attention, batch_first = submodule(block, paths[path], anatomy.host), anatomy.host.batch_first(block)
             _hook_block(path, block, attention, batch_first, recorder, hook, observer, on_missing)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, recorder.called))
@@ -103,25 +102,6 @@ def _refuse_extra_tokens(anatomy: Anatomy) -> None:
     if any(map(extra_tokens, anatomy.blocks.values())):
         reason = "blocks with tokens that a remedy brought, on which a part of every row of attention lies"
         raise NoAttentionMap(None, reason, "the maps of the model without it")
-
-
-def _attention_paths(anatomy: Anatomy, site: str, all_or_none: bool) -> dict[str, str | NoAttentionMap]:
-    """The module inside which the map of each block is formed, or why there is none in a block that some others have.
-
-    Raises:
-        NoAttentionMap: One of the blocks has none, where they are `all_or_none`, or all have.
-    """
-    found: dict[str, str | NoAttentionMap] = {}
-    for path, block in anatomy.blocks.items():
-        try:
-            found[path] = _attention_path(anatomy, block, site)
-        except NoAttentionMap as error:
-            if all_or_none:
-                raise
-            found[path] = error
-    if found and all(isinstance(one, NoAttentionMap) for one in found.values()):
-        raise next(one for one in found.values() if isinstance(one, NoAttentionMap))
-    return found
 
 
 def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:
@@ -202,7 +182,7 @@ class _Recorder(TorchFunctionMode):
 def _hook_block(
     path: str,
     block: nn.Module,
-    attention: nn.Module | NoAttentionMap,
+    attention: nn.Module,
     batch_first: bool,
     recorder: _Recorder,
     hook: Hooks,
@@ -229,17 +209,14 @@ def _hook_block(
             observer(call.layer, call.maps[0])
             return
         missing = _missing(call)
-        if isinstance(attention, NoAttentionMap):
-            missing = NoAttentionMap(call.layer, attention.reason, attention.hint)
         if on_missing is None:
             raise missing
         on_missing(missing)
 
     hook(block.register_forward_pre_hook, enter, with_kwargs=True)
-    if not isinstance(attention, NoAttentionMap):
-        hook(attention.register_forward_pre_hook, open_eyes)
-        # Also after an error, or what is called next would be taken for attention.
-        hook(attention.register_forward_hook, close_eyes, always_call=True)
+    hook(attention.register_forward_pre_hook, open_eyes)
+    # Also after an error, or what is called next would be taken for attention.
+    hook(attention.register_forward_hook, close_eyes, always_call=True)
     hook(block.register_forward_hook, leave)
 
 
