@@ -66,8 +66,6 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
             return f"no map at layer {layer}"
         block = Block(truth, layer, calls)
         outs = [*block.attending, *block.made]
-        # What joins the stream may be what a module gives times a number.
-        outs += [one - block.x for one in (*block.read, *block.made, block.y)]
         read = [*block.read_by_attention, block.x]
         best = 9.0
         for one in read:

@@ -60,9 +60,6 @@ class Edit(nn.Module):
     cost: ClassVar[str]
     # What each option means.
     options: ClassVar[Mapping[str, str]] = {}
-    # Whether what it does to a branch is linear in it and leaves channels apart, so that it may be done before the
-    # block multiplies the branch by a number, or by one per channel.
-    keeps_channels: ClassVar[bool] = False
     # Those that compute a weight fold before those that scale one.
     fold_order: ClassVar[int] = 1
 

@@ -144,8 +144,8 @@ def check_norms(site: Site, edit: Edit) -> None:
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
             what = f"edits a norm before {site_name}, where this block has none"
-        elif site.host.taps(site.block)[site_name].times != 1.0 and (
-            f"on_{site_name}_sum" in places or (f"on_{site_name}" in places and not edit.keeps_channels)
+        elif site.host.taps(site.block)[site_name].times != 1.0 and {f"on_{site_name}", f"on_{site_name}_sum"} & set(
+            places
         ):
             what = f"edits the branch of {site_name}, which this block multiplies before it is added"
         if what is not None:

@@ -36,7 +36,6 @@ class LearnedScale(Edit):
     equation = "x ← x + α·f(x), α = 0 at the start"
     neutral: ClassVar[Mapping[str, Any] | None] = {"start": 1.0, "norm": "keep"}
     causal: ClassVar[CausalForm] = "unchanged"
-    keeps_channels: ClassVar[bool] = True
     folds = 'α goes into the last linear map of each branch, with norm="keep"'
     cost = "one multiplication per branch, less two norms; none once folded"
     options: ClassVar[Mapping[str, str]] = {

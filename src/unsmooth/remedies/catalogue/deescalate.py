@@ -51,7 +51,6 @@ class Deescalate(Edit):
     equation = "Y = (I − τΠ)X, Π = 11ᵀ/n"
     neutral: ClassVar[Mapping[str, Any] | None] = {"tau": 0.0}
     causal: ClassVar[CausalForm] = "prefix mean"
-    keeps_channels: ClassVar[bool] = True
     cost = "one mean and one subtraction per block"
     options: ClassVar[Mapping[str, str]] = {
         "tau": "how much of the mean is taken out, 0 to 2; 1 all of it, 2 reflects it",

@@ -38,7 +38,6 @@ class FeatScale(Edit):
     equation = "Y = X + s⊙ΠX + t⊙(I − Π)X, Π = 11ᵀ/n"
     neutral: ClassVar[Mapping[str, Any] | None] = {"dc": 0.0, "hc": 0.0}
     causal: ClassVar[CausalForm] = "prefix mean"
-    keeps_channels: ClassVar[bool] = True
     cost = "one mean and two additions per block"
     options: ClassVar[Mapping[str, str]] = {
         "dc": "s, the weight of the token mean, where training starts or for good; -1 takes it out",

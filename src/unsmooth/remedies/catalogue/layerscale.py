@@ -61,7 +61,6 @@ class LayerScale(Edit):
     equation = "x ← x + diag(γ)·f(x), γ = 0.1, 1e-5 or 1e-6 at the start, by depth"
     neutral: ClassVar[Mapping[str, Any] | None] = {"start": 1.0}
     causal: ClassVar[CausalForm] = "unchanged"
-    keeps_channels: ClassVar[bool] = True
     folds = "γ goes into the rows of the last linear map of each branch"
     cost = "one multiplication per branch; none once folded"
     options: ClassVar[Mapping[str, str]] = {

@@ -45,7 +45,6 @@ class ResidualScaling(Edit):
     equation = "x ← x + s·f(x), s = 1/√L"
     neutral: ClassVar[Mapping[str, Any] | None] = {"scale": 1.0}
     causal: ClassVar[CausalForm] = "unchanged"
-    keeps_channels: ClassVar[bool] = True
     folds = "s goes into the last linear map of each branch"
     cost = "one multiplication per branch; none once folded"
     options: ClassVar[Mapping[str, str]] = {"scale": "s, 0 to 10; None for 1/√L with L the block calls of one pass"}
