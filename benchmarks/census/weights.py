@@ -57,7 +57,6 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
             lambda error: missing.append(str(error)),
         ),
     ):
-        torch.manual_seed(0)  # as in the pass that was recorded: some draw which patches they see
         model(**batch)
     if missing and not maps:
         return f"no maps: {missing[0][:300]}"
