@@ -99,7 +99,8 @@ def _remedy(asked: Mapping[str, Any]) -> str:
         (_inside(asked.get("eigenvalues")), "eigenvalues outside [-1, 0]"),
     )
     bad = [word for holds, word in checks if not holds]
-    return "fails: " + ", ".join(bad) if bad else "holds"
+    left = asked.get("left", [])
+    return "fails: " + ", ".join(bad) if bad else f"holds in part: not in {left[0]}" if left else "holds"
 
 
 def _inside(eigenvalues: Sequence[float] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.census import finder
 from benchmarks.census.finder import Stack
 from benchmarks.census.library import asked
 from benchmarks.census.truth import Answer
+from benchmarks.census.weights import patterns
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
@@ -96,20 +98,21 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
     ):
         one: Answer = {}
         if neutral is not None:
-            said, _ = asked(lambda name=name, neutral=neutral: unsmooth.apply(model, name, **neutral))
+            said, _ = asked(lambda name=name, given=neutral: unsmooth.apply(model, name, batch=batch, **given))
             one["said"] = said
             if said == "done":
                 said, new = asked(lambda: _outputs(model, batch))
                 one["neutral"] = _furthest(base, new) if said == "done" else said
                 asked(lambda: unsmooth.undo(model))
-        said, _ = asked(lambda name=name, active=active: unsmooth.apply(model, name, **active))
+        said, _ = asked(lambda name=name, active=active: unsmooth.apply(model, name, batch=batch, **active))
         one["said"] = said
         if said == "done":
+            one["left"] = [stack.paths[0] for stack in stacks if not _has_remedy(model, stack)]
             said, new = asked(lambda: _outputs(model, batch))
             one["changes"] = _furthest(base, new) if said == "done" else said
             one["leak"] = _leaks(model, batch, causal) if said == "done" and name != "layerscale" else "not asked"
             if name == "sharpen":
-                one["eigenvalues"] = asked(lambda: _eigenvalues(model))[1]
+                one["eigenvalues"] = asked(lambda: _eigenvalues(model, stacks))[1]
             said, _ = asked(lambda: unsmooth.undo(model))
             state = model.state_dict()
             same = set(state) == set(weights) and all(_equal(state[key], weights[key]) for key in weights)
@@ -118,17 +121,26 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
     return answer
 
 
+def _has_remedy(model: nn.Module, stack: Stack) -> bool:
+    return any("unsmooth" in dict(model.get_submodule(path).named_children()) for path in stack.paths)
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(
         ((one == other) | (one.isnan() & other.isnan())).all() if one.is_floating_point() else (one == other).all()
     )
 
 
-def _eigenvalues(model: nn.Module) -> list[float]:
-    """Smallest and largest real part of the eigenvalues of the first block's value times output weights."""
+def _eigenvalues(model: nn.Module, stacks: list[Stack]) -> list[float]:
+    """Smallest and largest real part of eigenvalues of value times output weights, in a block of each stack."""
     from unsmooth.models import value_projection
 
-    values = value_projection(model, 0)
-    summed = values.summed().double() * (1.0 if values.gain is None else values.gain.double())
-    found = torch.linalg.eigvals(summed).real
+    # In double, for those that are nearly all zero and far from symmetric; a gain is in the sum already.
+    exact = copy.deepcopy(model).double().eval()
+    every = []
+    for stack in stacks:
+        hint = None if len(stacks) == 1 else (patterns([stack]) or [None])[0]
+        first = list(dict.fromkeys(stack.paths)).index(stack.paths[stack.attends.index(True)])
+        every.append(torch.linalg.eigvals(value_projection(exact, first, blocks=hint).summed()).real)
+    found = torch.cat(every)
     return [float(found.min()), float(found.max())]

@@ -64,7 +64,7 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
         if layer not in maps:
             return f"no map at layer {layer}"
         block = Block(truth, layer, calls)
-        outs = [*block.attending, *block.made]
+        outs = [*block.attending, *block.made, *block.added]
         read = [*block.read_by_attention, block.x]
         best = 9.0
         for one in read:

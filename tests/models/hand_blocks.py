@@ -25,7 +25,7 @@ class Kind:
         layout: In what order the projections' columns are.
         fused: Whether torch's fused attention makes the map.
         causal: Whether a token sees only itself and what is before it.
-        gain: LayerScale, as a "module" or a bare "weight"; None for none.
+        gain: LayerScale, as a "module" or a bare "weight", or a weight of one "number", or its "tanh"; None for none.
         scale: What both branches are multiplied by.
         gated: Whether heads are multiplied by a function of a linear map of what attention reads: "each" number by
             its own sigmoid, or a "head" by one softplus.
@@ -160,8 +160,8 @@ class HandBlock(nn.Module):
             self.out_norm1, self.out_norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         if kind.gain == "module":
             self.ls1, self.ls2 = LayerScale(), LayerScale()
-        if kind.gain == "weight":
-            self.gamma1, self.gamma2 = (nn.Parameter(torch.ones(DIM)) for _ in range(2))
+        if kind.gain in ("weight", "number", "tanh"):
+            self.gamma1, self.gamma2 = (nn.Parameter(torch.ones(DIM if kind.gain == "weight" else 1)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         style = self.kind.style
@@ -183,8 +183,9 @@ class HandBlock(nn.Module):
             branch = getattr(self, f"out_norm{number}")(branch)
         if self.kind.gain == "module":
             branch = getattr(self, f"ls{number}")(branch)
-        if self.kind.gain == "weight":
-            branch = branch * getattr(self, f"gamma{number}")
+        if self.kind.gain in ("weight", "number", "tanh"):
+            gamma = getattr(self, f"gamma{number}")
+            branch = branch * (gamma.tanh() if self.kind.gain == "tanh" else gamma)
         return branch if self.kind.scale == 1.0 else branch * self.kind.scale
 
 
@@ -297,8 +298,9 @@ def by_hand(block: HandBlock, x: Tensor) -> dict[str, Tensor]:
             branch = layer_norm(branch, getattr(block, name))
         if kind.gain == "module":
             branch = branch * getattr(block, f"ls{number}").gamma.detach().double()
-        if kind.gain == "weight":
-            branch = branch * getattr(block, f"gamma{number}").detach().double()
+        if kind.gain in ("weight", "number", "tanh"):
+            gamma = getattr(block, f"gamma{number}").detach().double()
+            branch = branch * (gamma.tanh() if kind.gain == "tanh" else gamma)
         return branch * kind.scale
 
     before = kind.style in ("pre", "sandwich", "parallel")

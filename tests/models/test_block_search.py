@@ -50,6 +50,8 @@ FOUND = {
     "layer scale": Kind(gain="module"),
     "layer scale without a module": Kind(gain="weight"),
     "branches times a number": Kind(scale=0.22),
+    "branches times a weight of one number": Kind(gain="number"),
+    "branches times the tanh of one": Kind(gain="tanh"),
     "sinks": Kind(sink=True, fused=False),
     "norms of queries and keys": Kind(query_norm=True),
     "latent": Kind(latent=True),
@@ -109,6 +111,7 @@ def test_weights_are_those_of_each_head(kind: Kind) -> None:
     assert values.b_v is not None
     assert values.b_o is not None
     gain = (1.0 if kind.gain is None else block.ls1.gamma if kind.gain == "module" else block.gamma1) * kind.scale
+    gain = gain.tanh() if kind.gain == "tanh" else gain
     for h in range(kind.heads):
         w_v, w_o = head_maps(block, h)
         torch.testing.assert_close(values.w_v[h].double(), w_v, rtol=1e-6, atol=1e-6)
@@ -135,8 +138,9 @@ def test_norms_are_found_in_their_place(name: str, norms: tuple[str, str], outpu
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module"]
-)
+    "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module",
+             "branches times a weight of one number", "branches times the tanh of one"]
+)  # fmt: skip
 def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     block = hand_block(FOUND[name], fresh=True)
     with torch.no_grad():
@@ -182,6 +186,17 @@ def test_what_is_refused_says_why(kind: Kind, what: str, why: str) -> None:
         wanted = by_hand(block, x)
         for site, tensor in sites_of(block, parts, x).items():
             assert error(tensor, wanted[site]) < 1e-5, site
+
+
+def test_a_number_that_may_be_learned_in_a_way_that_is_not_seen_is_refused() -> None:
+    class Squashed(HandBlock):
+        def joins(self, branch: Tensor, number: int) -> Tensor:
+            return branch * getattr(self, f"gamma{number}").sigmoid()
+
+    torch.manual_seed(0)
+    parts = parts_of(Squashed(Kind(gain="number")).eval())
+    assert parts.wiring is None
+    assert "which may come of weights of one number" in parts.refused["weights"]
 
 
 def test_values_that_are_no_run_of_columns_are_refused() -> None:

@@ -148,7 +148,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "laplacian": {"the first half": Setting()},
     "layernorm_scaling": {"1/√ℓ": Setting(refused_by=(*_POST_NORM, *_PERI_NORM, *_CROSSED))},
-    "layerscale": {"γ by depth": Setting(refused_by=_CROSSED)},
+    "layerscale": {"γ by depth": Setting()},
     "mimetic": {
         "paper": Setting(as_loaded={"values": "keep", "queries": "keep"}),
         "values alone": Setting({"queries": "keep"}, as_loaded={"values": "keep"}),
@@ -175,7 +175,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "peri_norm": {"fresh norms": Setting(refused_by=(*_POST_NORM, *_PERI_NORM, *_CROSSED))},
     "registers": {"four": Setting({"std": 0.5}, refused_by=(*_CAUSAL, *_FOR_EVERY_TOKEN), unpadded=True)},
-    "residual_scaling": {"1/√L": Setting(refused_by=_CROSSED)},
+    "residual_scaling": {"1/√L": Setting()},
     "rezero": {
         "norms dropped": Setting({"start": 0.2}, refused_by=_CROSSED),
         "norms kept": Setting({"start": 0.2, "norm": "keep", "share": False}, refused_by=_CROSSED),

@@ -313,7 +313,11 @@ def test_models_that_have_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> No
     phi = transformers.PhiModel(transformers.PhiConfig(intermediate_size=48, **sizes))
     refused(phi, "deescalate", "blocks that remedies know .* but got phi blocks")
     both = nn.ModuleDict({"one": BY_NAME["bert"].model(), "two": phi})
-    refused(both, "deescalate", "but got phi blocks in its stack 'two'. Try stack='one'")
+    refused(both, "deescalate", "but got phi blocks in its stack 'two': nothing is known of", stack="two")
+    with pytest.warns(UserWarning, match="deescalate is not applied to the stack 'two': nothing is known of phi"):
+        remedies.apply(both, "deescalate")
+    assert [one.stack for one in remedies.applied(both)] == ["one"]
+    remedies.undo(both)
     refused(both, "deescalate", "modules that match blocks='three", blocks="three.*")
     refused(both, "deescalate", "a known stack but got 'three'. Known: one, two", stack="three")
     refused(both, "deescalate", "either blocks or stack", stack="one", blocks="one.*")

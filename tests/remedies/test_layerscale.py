@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -70,3 +71,52 @@ def test_a_norm_at_the_end_of_a_branch_takes_it_when_folded() -> None:
     folded = [block.norm_mlp_out.weight for block in model.modules() if hasattr(block, "norm_mlp_out")]
     for was, now in zip(norms, folded, strict=True):
         assert torch.equal(now, 0.5 * was)
+
+
+class Decoder(nn.Module):
+    """Torch's decoder blocks, which read another stack's tokens between attention and MLP."""
+
+    def __init__(self, norm_first: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerDecoderLayer(12, 3, 20, 0.0, batch_first=True, norm_first=norm_first) for _ in range(2)
+        )
+        draw = torch.Generator().manual_seed(4)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
+        self.double().eval()
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, memory)
+        return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_cross_attention_has_a_gamma_of_its_own(norm_first: bool) -> None:
+    draw = torch.Generator().manual_seed(5)
+    x, memory = (torch.randn(2, n, 12, generator=draw, dtype=torch.double) for n in (5, 7))
+    gammas = torch.randn(2, 3, 12, generator=draw, dtype=torch.double)
+    model, wanted = Decoder(norm_first), x
+    kept = copy.deepcopy(model)
+    for layer, (own, mlp, cross) in zip(model.layers, gammas, strict=True):
+        for gamma, norm, branch in (
+            (own, layer.norm1, lambda x, layer=layer: layer.self_attn(x, x, x)[0]),
+            (cross, layer.norm2, lambda x, layer=layer: layer.multihead_attn(x, memory, memory)[0]),
+            (mlp, layer.norm3, lambda x, layer=layer: layer.linear2(layer.linear1(x).relu())),
+        ):
+            added = gamma * branch(norm(wanted) if norm_first else wanted)
+            wanted = wanted + added if norm_first else norm(wanted + added)
+    plain, crossed = model(x, memory), value_projection(model, 1, site="cross").summed()
+    unsmooth.apply(model, "layerscale", start=1.0)
+    assert torch.equal(model(x, memory), plain)
+    for block, gamma in zip(model.layers, gammas, strict=True):
+        block.unsmooth.layerscale.gamma.copy_(gamma)
+    torch.testing.assert_close(model(x, memory), wanted)
+    torch.testing.assert_close(value_projection(model, 1, site="cross").summed(), crossed * gammas[1, 2])
+    torch.testing.assert_close(unsmooth.fold(model)(x, memory), wanted)
+    untouched = copy.deepcopy(kept)
+    unsmooth.undo(unsmooth.apply(kept, "layerscale"))
+    assert torch.equal(kept(x, memory), untouched(x, memory))

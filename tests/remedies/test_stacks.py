@@ -73,13 +73,23 @@ def test_each_stack_counts_its_own_layers() -> None:
     assert where(model) == []
 
 
-def test_nothing_is_changed_where_one_stack_refuses() -> None:
+def test_a_stack_that_refuses_is_left_out_and_named() -> None:
     model = nn.ModuleDict({"one": BY_NAME["bert"].model(), "two": BY_NAME["vit"].model()})
+    before = Snapshot.of(model)
+    with pytest.raises(UnsmoothError, match="deepnorm cannot be applied to vit block"):
+        remedies.apply(model, "deepnorm", stack="two")
+    before.check(model)
+    with pytest.warns(UserWarning, match="not applied to the stack 'two': deepnorm cannot be applied to vit block"):
+        remedies.apply(model, "deepnorm")
+    assert where(model) == [("deepnorm", "one", (0, 1, 2))]
+
+
+def test_nothing_is_changed_where_every_stack_refuses() -> None:
+    model = nn.ModuleDict({"one": BY_NAME["vit"].model(), "two": BY_NAME["vit"].model()})
     before = Snapshot.of(model)
     with pytest.raises(UnsmoothError, match="deepnorm cannot be applied to vit block"):
         remedies.apply(model, "deepnorm")
     before.check(model)
-    assert where(remedies.apply(model, "deepnorm", stack="one")) == [("deepnorm", "one", (0, 1, 2))]
 
 
 def test_stacks_that_one_module_runs_keep_apart() -> None:

@@ -10,7 +10,6 @@ from unsmooth.models.randomise import private_randomness
 from unsmooth.networks.saving import build
 from unsmooth.remedies.base import option_defaults
 from unsmooth.remedies.checking import checked_options
-from unsmooth.remedies.layers import choose_layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.specification import Wish, parse_remedies
 from unsmooth.remedies.stack import find_changeable
@@ -35,8 +34,8 @@ def _slip(wish: Wish, model: nn.Module) -> UnsmoothError | None:
     kind = find_remedy(wish.name)
     try:
         options = checked_options(kind, wish.options)
-        stacks = find_changeable(model, None, wish.stack)
-        sites = [one.sites[place] for one in stacks for place in choose_layers(wish.layers, len(one.sites))]
+        stacks, _ = find_changeable(model, None, wish.stack)
+        sites = [site for one in stacks for site in one.choose(wish.layers)]
     except UnsmoothError as error:
         return error
     # Building an edit checks its options and touches nothing. Of a block that it does not fit nobody can say more.

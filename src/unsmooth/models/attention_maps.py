@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.look import rows_among
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.watch import check_called, first_input, submodule
@@ -54,7 +57,9 @@ def watch_attention(
 ) -> Iterator[None]:
     """Call `observer(layer, maps_BHNN)` for every block call while the context is open.
 
-    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Maps are float32 or better, before any dropout,
+    Layers are numbered from 1 by call order, as in `Anatomy.watch`. Of blocks that have the sequences of a batch in one
+    row, and are told where each begins, maps are of a batch too, filled up with zeros. Maps are float32 or better,
+    before any dropout,
     with all that shapes them in: masks, windows, rotary and relative positions, ALiBi, soft caps. A row that may
     look at nothing is zero. The model's outputs do not change by a bit.
 
@@ -79,7 +84,7 @@ def watch_attention(
         2 torch.Size([1, 2, 3, 3])
     """
     _refuse_extra_tokens(anatomy)
-    paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
+    modules = _attention_modules(anatomy, site)
     recorder = _Recorder(square=site == "attention")
     with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
@@ -90,8 +95,8 @@ def watch_attention(
         for entry in anatomy.entries:
             hook(entry.register_forward_pre_hook, restart)
         for path, block in anatomy.blocks.items():
-            attention, batch_first = submodule(block, paths[path], anatomy.host), anatomy.host.batch_first(block)
-            _hook_block(path, block, attention, batch_first, recorder, hook, observer, on_missing)
+            batch_first = anatomy.host.batch_first(block)
+            _hook_block(path, block, modules[path], batch_first, recorder, hook, observer, on_missing)
         for entry in anatomy.entries:
             hook(entry.register_forward_hook, lambda *_: check_called(anatomy, recorder.called))
         with recorder:
@@ -102,6 +107,24 @@ def _refuse_extra_tokens(anatomy: Anatomy) -> None:
     if any(map(extra_tokens, anatomy.blocks.values())):
         reason = "blocks with tokens that a remedy brought, on which a part of every row of attention lies"
         raise NoAttentionMap(None, reason, "the maps of the model without it")
+
+
+def _attention_modules(anatomy: Anatomy, site: str) -> dict[str, nn.Module]:
+    """The module that each block's map is formed in; one that is never called for those of a hybrid that have none."""
+    from unsmooth.models.wire import attends  # which is built on this file
+
+    found: dict[str, nn.Module] = {}
+    missing: dict[str, NoAttentionMap] = {}
+    for path, block in anatomy.blocks.items():
+        try:
+            found[path] = submodule(block, _attention_path(anatomy, block, site), anatomy.host)
+        except NoAttentionMap as error:
+            missing[path] = error
+    for path, why in missing.items():
+        if not found or site == "cross" or attends(anatomy.blocks[path]):
+            raise why
+        found[path] = nn.Identity()
+    return found
 
 
 def _attention_path(anatomy: Anatomy, block: nn.Module, site: str) -> str:
@@ -145,6 +168,7 @@ class _Call:
     layer: int = 0
     batch: int = 0
     tokens: int = 0
+    lengths: tuple[int, ...] = ()
     maps: list[Tensor] = field(default_factory=list)
     other_shapes: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -173,7 +197,7 @@ class _Recorder(TorchFunctionMode):
         if map_of.ndim == 3 and call.batch and map_of.shape[0] % call.batch == 0:
             map_of = map_of.reshape(call.batch, -1, *map_of.shape[1:])
         fits = map_of.shape[-2] == call.tokens and (map_of.shape[-1] == call.tokens or not self.square)
-        if map_of.ndim == 4 and map_of.shape[0] == call.batch and fits:
+        if map_of.ndim == 4 and map_of.shape[0] == call.batch and (fits or (call.lengths and self.square)):
             call.maps.append(map_of)
         else:
             call.other_shapes.append(tuple(map_of.shape))
@@ -193,9 +217,11 @@ def _hook_block(
         recorder.call = _Call(layer=recorder.call.layer + 1)
         recorder.called.add(path)
         # Of the block, not of its attention, which may look at windows: a map must be of all tokens.
-        shape = first_input(args, kwargs).shape
-        if len(shape) == 3:
-            recorder.call.batch, recorder.call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
+        call, shape = recorder.call, first_input(args, kwargs).shape
+        if (rows := rows_among(module, args, kwargs, shape)) is not None:
+            call.batch, call.tokens, call.lengths = 1, shape[-2], rows[1]
+        elif len(shape) == 3:
+            call.batch, call.tokens = shape[:2] if batch_first else (shape[1], shape[0])
 
     def open_eyes(module: nn.Module, args: Any) -> None:
         recorder.depth += 1
@@ -205,6 +231,8 @@ def _hook_block(
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         call, recorder.call = recorder.call, _Call(layer=recorder.call.layer)
+        if call.lengths:
+            call.maps = _of_each(call.maps, call.lengths)
         if len(call.maps) == 1:
             observer(call.layer, call.maps[0])
             return
@@ -218,6 +246,18 @@ def _hook_block(
     # Also after an error, or what is called next would be taken for attention.
     hook(attention.register_forward_hook, close_eyes, always_call=True)
     hook(block.register_forward_hook, leave)
+
+
+def _of_each(maps: list[Tensor], lengths: tuple[int, ...]) -> list[Tensor]:
+    """The maps of sequences in one row as one of a batch; as they are, where they are not of those sequences."""
+    if len(maps) == 1 and maps[0].shape[-1] == sum(lengths):
+        ends = list(accumulate(lengths))
+        maps = [maps[0][..., end - one : end, end - one : end] for end, one in zip(ends, lengths, strict=True)]
+    if tuple(one.shape[-1] for one in maps) != lengths:
+        return maps
+    most = max(lengths)
+    filled = [nn.functional.pad(one, (0, most - one.shape[-1], 0, most - one.shape[-2])) for one in maps]
+    return [torch.cat(filled)]
 
 
 def _missing(call: _Call) -> NoAttentionMap:

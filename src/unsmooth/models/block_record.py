@@ -8,9 +8,10 @@ weights that are all one number, set to different ones, so that every part of it
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -279,8 +280,9 @@ def _recorded(call: BlockCall, block: nn.Module) -> Record:
 
 
 def _of_two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The first two sequences of a larger batch, which show as much and take less room."""
-    batch = next(iter(find_input(args, kwargs).shape), 0)  # type: ignore[union-attr]
+    """The first two sequences of a larger batch, which show as much and take less room; all that are in one row."""
+    stream = find_input(args, kwargs)
+    batch = 0 if stream is None or stream.ndim < 3 else stream.shape[0]
 
     def cut(value: Any) -> Any:
         return value[:2] if isinstance(value, Tensor) and value.ndim and value.shape[0] == batch > 2 else value
@@ -372,17 +374,18 @@ class _Eyes(TorchFunctionMode):
 def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
     stream = find_input(args, kwargs)
     assert stream is not None, "a block is called with a tensor"
-    eyes, values, calls = _Eyes(), [Value(stream.clone())], list[ModuleCall]()
+    eyes, values, calls = _Eyes(), [Value(_in_batch(stream.clone(), stream))], list[ModuleCall]()
     began: list[tuple[int, Tensor | None]] = []
     times: dict[str, int] = {}
+    shape = values[0].tensor.shape
 
     def see(tensor: Tensor | None, module: str, end: str, order: int) -> Tensor | None:
         if tensor is None or not tensor.dtype.is_floating_point:
             return None
-        shown = tensor.clone()
-        if shown.ndim == 2 and shown.shape[-1] == stream.shape[-1] and shown.numel() == stream.numel():
-            shown = shown.reshape(stream.shape)  # all tokens in one row, as some blocks run their MLP
-        if shown.shape != stream.shape:
+        shown = _in_batch(tensor.clone(), stream)
+        if shown.ndim == 2 and shown.shape[-1] == shape[-1] and shown.numel() == stream.numel():
+            shown = shown.reshape(shape)  # all tokens in one row, as some blocks run their MLP
+        if shown.shape != shape:
             return shown
         value = next((one for one in values if same(one.tensor, shown)), None)
         if value is None:
@@ -412,8 +415,36 @@ def _run(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rec
         with eyes:
             gave = find_output(block(*args, **kwargs))
     assert gave is not None, "a block returns a tensor"
+    gave = _in_batch(gave, stream)
     output = next((one for one in values if same(one.tensor, gave)), None) or Value(gave)
     if output.tensor is gave:
         values.append(output)
     others = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one is not stream]
-    return Record(block, values[0], output, others, values, calls, eyes.found, eyes.dropouts, times, eyes.products)
+    maps = [*_of_rows(eyes.found, shape[1])] if shape[0] == 1 and len(shape) == 3 else eyes.found
+    return Record(block, values[0], output, others, values, calls, maps, eyes.dropouts, times, eyes.products)
+
+
+def _in_batch(tensor: Tensor, stream: Tensor) -> Tensor:
+    """What is (tokens, ...) where the stream is (tokens, dim), several sequences in one row, as a batch of one row."""
+    return tensor[None] if stream.ndim == tensor.ndim == 2 and len(stream) == len(tensor) else tensor
+
+
+def _of_rows(maps: list[MapCall], tokens: int) -> Iterator[MapCall]:
+    """Maps of sequences in one row that were made one after the other, as one map of the row."""
+    for _, group in groupby(maps, key=lambda one: one.inside):
+        some = list(group)
+        whole = joined_maps([one.maps for one in some], tokens)
+        yield from some if whole is None else [replace(some[0], maps=whole)]
+
+
+def joined_maps(maps: Sequence[Tensor], tokens: int) -> Tensor | None:
+    """Maps (1, heads, n, n) of sequences that make up a row of so many tokens, as the map of that row.
+
+    >>> joined_maps([torch.ones(1, 1, 1, 1), torch.full((1, 1, 2, 2), 0.5)], 3)[0, 0].tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]]
+    """
+    square = all(one.ndim == 4 and len(one) == 1 and one.shape[-1] == one.shape[-2] for one in maps)
+    if len(maps) < 2 or not square or sum(one.shape[-1] for one in maps) != tokens:
+        return None
+    heads = zip(*(one[0] for one in maps), strict=True)
+    return torch.stack([torch.block_diag(*of_head) for of_head in heads])[None]  # type: ignore[no-untyped-call]

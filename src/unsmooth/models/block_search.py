@@ -35,6 +35,8 @@ from unsmooth.models.wiring import ValueParts, Wiring, wired_values
 
 End = tuple[str, str | None]
 _PLAIN: End = ("plain", None)
+# What is said of blocks that do not attend: of a state space, a linear recurrence, a convolution or an MLP alone.
+NO_MAP = "no attention map that torch can see before a branch"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class BlockParts:
         cross: Its cross-attention, where it has some whose weights were proved.
         refused: What was not found or not accepted, with the reason: "block", a site, "weights", "cross weights" or
             "mlp weights".
+        rows: The argument of the block that says where each sequence begins, where it is called with several in a row.
     """
 
     taps: Mapping[str, Tap]
@@ -55,6 +58,7 @@ class BlockParts:
     attention_module: str | None = None
     cross: Cross | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    rows: str | None = None
 
 
 class NotProved(Exception):  # noqa: N818 - a reason, not an error
@@ -68,6 +72,7 @@ class _Branch:
     value: Value
     scale: float
     step: Joined
+    times: float | str
     map_call: MapCall | None = None
     maps: ValueMaps | str = ""
 
@@ -95,7 +100,9 @@ def resolve(seen: Record) -> BlockParts:
     steps = find_steps(seen)
     if isinstance(steps, str):
         inside = (path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path))
-        return BlockParts({}, None, next(inside, None), None, {"attention": steps, "mlp": steps})
+        return BlockParts(
+            {}, None, next(inside, None), None, {"attention": steps if seen.maps else NO_MAP, "mlp": steps}
+        )
     return _Search(seen, steps).parts()
 
 
@@ -105,8 +112,11 @@ class _Search:
     def __init__(self, seen: Record, steps: list[Joined]) -> None:
         self.seen, self.steps = seen, steps
         self.refused: dict[str, str] = {}
-        each = [zip(step.branches, step.scales, [step] * 2, strict=False) for step in steps]
-        self.branches = [_Branch(*one) for step in each for one in step]
+        self.branches = [
+            _Branch(value, scale, step, _origin(seen.block, scale))
+            for step in steps
+            for value, scale in zip(step.branches, step.scales, strict=True)
+        ]
         self.found: dict[str, _Branch] = {}
         for call in seen.maps:
             self._assign(call)
@@ -119,7 +129,7 @@ class _Search:
             self.refused["mlp"] = f"{len(rest) or 'no'} branches beside attention"
         self.others = len(rest) - 1
         if self.attention is None:
-            self.refused["attention"] = "no attention map that torch can see before a branch"
+            self.refused["attention"] = NO_MAP
 
     @property
     def attention(self) -> _Branch | None:
@@ -173,7 +183,11 @@ class _Search:
             taps["mid"] = mid
         if self.cross is not None and "cross" in taps:
             proved = self._accepted("cross weights", self.cross)
-            cross = None if proved is None else Cross(proved.attention, partial(wired_values, wiring=proved))
+            cross = (
+                None
+                if proved is None
+                else Cross(proved.attention, partial(wired_values, wiring=proved), proved.last or "")
+            )
         order = ("normed", "attention", "cross", "mid", "mlp")
         return BlockParts({s: taps[s] for s in order if s in taps}, wiring, module, cross, self.refused)
 
@@ -197,7 +211,7 @@ class _Search:
     def _tap_of_branch(self, branch: _Branch) -> Tap | None:
         """Where a branch is; before a weight (dim,) multiplies it, where no module gives it after."""
         if (tap := self._tap(branch.value, "output")) is not None:
-            return replace(tap, times=branch.scale)
+            return replace(tap, times=branch.times)
         for value in reversed(self.seen.values):
             tap = self._tap(value, "output") if branch.scale == 1.0 and value.first <= branch.made else None
             end = None if tap is None else ends_in(branch.value, value.tensor, self.seen)
@@ -323,11 +337,12 @@ class _Search:
             mlp=mlp,
             experts=experts,
             output_norms=_of_kind(ends, "norm"),
-            gains=_of_kind(ends, "gain"),
+            gains=_gains(ends, (branch, self.mlp)),
             windowed=branch.map_call.maps.shape[-2] not in x.shape[:-1],
             causal=_is_causal(branch.map_call),
             dropout=self._dropout(branch),
-            scales=(branch.scale, 1.0 if self.mlp is None else self.mlp.scale),
+            scales=_scales(self.seen.block, (branch, self.mlp)),
+            has_mlp=self.others >= 0,
             others=self.others > 0,
             switch=self._switch(style),
         )
@@ -514,6 +529,35 @@ def _of_kind(ends: tuple[End, End], kind: str) -> tuple[str, str] | None:
     """The paths of one kind of end, "" where one of the branches does not have it."""
     first, second = ((path or "") if what == kind else "" for what, path in ends)
     return (first, second) if first or second else None
+
+
+def _origin(block: nn.Module, scale: float) -> float | str:
+    """A number that a branch is multiplied by, or the weight of one number that it comes of, which may be learned."""
+    for path, weight in block.named_parameters() if scale != 1.0 else ():
+        if weight.numel() == 1 and not weight.is_meta:
+            number = weight.detach().double()
+            for name, value in ((path, float(number)), (f"tanh {path}", float(number.tanh()))):
+                if abs(value - scale) <= OF_BRANCH * abs(scale):
+                    return name
+    return scale
+
+
+def _gains(ends: tuple[End, End], branches: tuple[_Branch, _Branch | None]) -> tuple[str, str] | None:
+    """The weights that multiply both branches, where their ends are or in the sum."""
+    found = _of_kind(ends, "gain") or ("", "")
+    times = [one.times if one is not None and isinstance(one.times, str) else "" for one in branches]
+    if any(one and other for one, other in zip(found, times, strict=True)):
+        raise NotProved("a branch that is multiplied by two weights")
+    first, second = (one or other for one, other in zip(found, times, strict=True))
+    return (first, second) if first or second else None
+
+
+def _scales(block: nn.Module, branches: tuple[_Branch, _Branch | None]) -> tuple[float, float]:
+    """The numbers that multiply both branches, where no weight of the block can be what they come of."""
+    first, second = (1.0 if one is None or isinstance(one.times, str) else one.times for one in branches)
+    if (first, second) != (1.0, 1.0) and any(p.numel() == 1 for p in block.parameters()):
+        raise NotProved(f"branches multiplied by {first:g} and {second:g}, which may come of weights of one number")
+    return first, second
 
 
 def _number_at(block: nn.Module, inside: tuple[str, ...], share: float) -> str | None:

@@ -230,9 +230,9 @@ def unheard(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _is_needed(hook: Any) -> bool:
-    """Whether a model may not run without a hook: those that place or gather weights, and remedies."""
+    """Whether a model may not run without a hook: those that place, gather or hand on tensors, and remedies."""
     home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
-    return home.partition(".")[0] in ("torch", "accelerate", "unsmooth")
+    return home.partition(".")[0] in ("torch", "accelerate", "transformers", "unsmooth")
 
 
 def called_elsewhere(module: nn.Module) -> bool:

@@ -39,13 +39,30 @@ class Tap:
         module: Path of the module relative to the block.
         end: "input" (its first tensor argument) or "output" (its first tensor result).
         copied: Whether to hand on a copy, because the block changes the tensor in place afterwards.
-        times: What the block multiplies it by before it is added: a number, or the path of a weight (dim,).
+        times: What the block multiplies it by before it is added: a number, or the path of a weight (dim,) or (1,), or
+            "tanh" and that.
     """
 
     module: str
     end: Literal["input", "output"]
     copied: bool = False
     times: float | str = 1.0
+
+
+def multiplier(
+    block: nn.Module, times: float | str, read: Callable[[nn.Module, str], Tensor] = nn.Module.get_parameter
+) -> float | Tensor:
+    """What a branch is multiplied by before it is added: a number, or what the weight (dim,) or (1,) at a path holds.
+
+    >>> block = nn.PReLU(init=0.5).requires_grad_(False)
+    >>> multiplier(block, 0.1), multiplier(block, "weight"), multiplier(block, "tanh weight")
+    (0.1, tensor([0.5000]), tensor([0.4621]))
+    """
+    if not isinstance(times, str):
+        return times
+    path = times.removeprefix("tanh ")
+    weight = read(block, path).flatten()
+    return weight if path == times else weight.tanh()
 
 
 @dataclass(frozen=True)
@@ -81,10 +98,12 @@ class Cross:
     Args:
         module: Path, relative to the block, of the module inside which its map is formed.
         values: Reads its value and output weights off a block.
+        output: The projection that ends its branch, as a path; "" where something comes after it.
     """
 
     module: str
     values: Callable[[nn.Module], ValueProjection]
+    output: str = ""
 
 
 # Blocks nobody has looked into yet: what calls them, and which others are in their stack.

@@ -137,6 +137,22 @@ def lengths_in(value: Any, tokens: int) -> tuple[int, ...]:
     return steps if bounds[0] == 0 and bounds[-1] == tokens and min(steps) > 0 else ()
 
 
+def rows_among(
+    block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shape: torch.Size
+) -> tuple[str, tuple[int, ...]] | None:
+    """The argument that says where each of several sequences in one row begins, and their lengths; None without rows.
+
+    >>> block, bounds = nn.Bilinear(8, 8, 1), torch.tensor([0, 4, 6])
+    >>> rows_among(block, (torch.zeros(6, 8), bounds), {}, torch.Size([6, 8]))
+    ('input2', (4, 2))
+    """
+    if not _is_row(shape):
+        return None
+    named = {**dict(zip(inspect.signature(block.forward).parameters, args, strict=False)), **kwargs}
+    found = ((name, lengths_in(value, shape[-2])) for name, value in named.items())
+    return next((one for one in found if one[1]), None)
+
+
 def real_tokens_in(
     block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shape: Sequence[int]
 ) -> Tensor | None:

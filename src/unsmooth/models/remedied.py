@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -30,6 +30,9 @@ class AppliedEdit(Protocol):
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """The value and output weights with what the edit does to them; the same object where it does nothing."""
+
+    def effective_cross(self, values: ValueProjection) -> ValueProjection:
+        """The same of cross-attention."""
 
     def why_not_foldable(self) -> str | None:
         """Why no weight can hold what it does; None where weights can."""
@@ -94,14 +97,16 @@ def written_out(edit: AppliedEdit) -> str:
     return json.dumps([edit.name, edit.chosen], sort_keys=True, ensure_ascii=False, default=repr)
 
 
-def with_edits(block: nn.Module, values: ValueProjection) -> ValueProjection:
+def with_edits(
+    block: nn.Module, values: ValueProjection, site: Literal["attention", "cross"] = "attention"
+) -> ValueProjection:
     """The weights of a block as its edits make them, noting by name those whose work no weight shows."""
     from dataclasses import replace
 
     unseen = []
     for edit in edits_of(block):
-        changed = edit.effective(values)
-        if changed is values and edit.why_not_foldable() is not None:
+        changed = edit.effective(values) if site == "attention" else edit.effective_cross(values)
+        if site == "attention" and changed is values and edit.why_not_foldable() is not None:
             unseen.append(edit.name)
         values = changed
     return replace(values, unseen=tuple(unseen)) if unseen else values

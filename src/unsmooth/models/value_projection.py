@@ -281,7 +281,7 @@ def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cr
     if site == "cross":
         if "cross" not in host.taps(found):
             raise expected(f"cross-attention in block {paths[block]!r}", type(found).__name__, 'site="attention"')
-        return host.cross(found).values(found)
+        return with_edits(found, host.cross(found).values(found), site)
     if host.wiring is None:
         raise expected(
             f"a known layout of value weights in block {paths[block]!r}",

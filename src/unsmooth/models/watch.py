@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
-from unsmooth.models.host import Host, Tap
+from unsmooth.models.host import Host, Tap, multiplier
 from unsmooth.models.look import Stream, argument, at, lengths_in, same, tensors_in, version
 from unsmooth.models.remedied import edits_of, extra_tokens
 
@@ -186,7 +186,7 @@ def _hook_block(
             problem = expected(f"(batch, tokens, dim) at {site} of block {path!r}", shape, hint)
             raise problem if site == "residual" else SiteError(str(problem), site)
         if times != 1.0:
-            found = found * (block.get_parameter(times).flatten() if isinstance(times, str) else times)
+            found = found * multiplier(block, times)
         found = flow.laid_out(found, watch.lengths)
         observer(watch.layer, site, found[:, :-extra] if extra else found)
 

@@ -1,7 +1,7 @@
 """The parts of all blocks of a stack, found when somebody first asks and kept while the blocks are as they were.
 
-They are found in a pass of the model: on data where some is at hand (`wire`), else on a few standard tokens, or, where
-a model does not say what it takes, by calling its blocks one by one.
+They are found in a pass of the model: on data where some is at hand (`wire`), or was (`remember_pass`), else on a few
+standard tokens, or, where a model does not say what it takes, by calling its blocks one by one.
 """
 
 from __future__ import annotations
@@ -10,25 +10,31 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
-from unsmooth.models.block_record import calls_of, kind_of
-from unsmooth.models.block_search import BlockParts, find_parts
-from unsmooth.models.hooks import uncompiled, unheard, whole_sequences
+from unsmooth.models.block_record import BlockCall, calls_of, kind_of
+from unsmooth.models.block_search import NO_MAP, BlockParts, find_parts
+from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
+from unsmooth.models.look import rows_among
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
 from unsmooth.models.walk import modules_of
+from unsmooth.models.watch import first_input
 from unsmooth.models.wiring import Wiring
 
 _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDictionary()
+# For a block of which more may be known: a call of a model on data, which may reach it.
+_PASSES: WeakKeyDictionary[nn.Module, Callable[[], object]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
+B = TypeVar("B")
+T = TypeVar("T")
 
 
 def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
@@ -36,8 +42,8 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
 
     Args:
         blocks: The blocks.
-        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet, or was
-            not called in a pass before. It may return why some of them were not called.
+        run: Makes one pass through them, in evaluation mode; called only where one of them is not known yet, or not
+            wholly. It may return why some of them were not called.
 
     Example:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False).eval()
@@ -47,27 +53,62 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
         >>> parts.wiring.style, parts.taps["mid"].module
         ('post', 'norm1')
     """
-    new = [block for block in blocks if (known := _known(block)) is None or "block" in known.refused]
+    new = [block for block in blocks if _is_open(block)]
+    for block in new:
+        _PASSES.pop(block, None)
     if not new:
         return
     model, _ = expected_blocks(new[0])
     with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
-        found = {kind: find_parts(call) for kind, call in calls.items()}
+        found = {kind: replace(find_parts(call), rows=_rows_of(call)) for kind, call in calls.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
     for block in new:
-        kind = kind_of(block)
-        _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+        kind, known = kind_of(block), _known(block)
+        if kind in found or known is None:
+            _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+
+
+def _rows_of(call: BlockCall) -> str | None:
+    found = rows_among(call.block, call.args, call.kwargs, first_input(call.args, call.kwargs).shape)
+    return None if found is None else found[0]
+
+
+def remember_pass(
+    blocks: Iterable[nn.Module], call: Callable[[nn.Module, B], object], model: nn.Module, batch: B
+) -> None:
+    """Keep what a model was called with until somebody asks for parts of its blocks that are not known yet.
+
+    The batch is kept as long, and the model no longer than others keep it.
+    """
+    held = ref(model)
+
+    def run() -> object:
+        found = held()
+        return None if found is None else call(found, batch)
+
+    for block in blocks:
+        if _is_open(block):
+            _PASSES[block] = run
+
+
+def _is_open(block: nn.Module) -> bool:
+    """Whether a pass may tell more of a block than is known; of one with edits, they would be taken for its parts."""
+    known = _known(block)
+    return known is None or bool({"block", "attention", "weights"} & {*known.refused} and not edits_of(block))
 
 
 def parts_of(block: nn.Module) -> BlockParts:
     """What is found of a block, now or before."""
-    if (known := _known(block)) is not None:
+    if (known := _known(block)) is not None and block not in _PASSES:
         return known
     model, blocks = expected_blocks(block)
-    wire(blocks, lambda: run_standard(model, blocks))
+    if (run := _PASSES.get(block)) is not None:
+        wire(blocks, lambda: run_quietly(blocks, model, run))
+    if (known := _known(block)) is None or "block" in known.refused:
+        wire(blocks, lambda: run_standard(model, blocks))
     return _FOUND[block][1]
 
 
@@ -100,6 +141,11 @@ def _as_it_stands(block: nn.Module, parts: BlockParts) -> BlockParts:
 def unreached(block: nn.Module) -> bool:
     """Whether no pass so far has reached a block, so that nothing is known of its parts."""
     return "block" in parts_of(block).refused
+
+
+def attends(block: nn.Module) -> bool:
+    """Whether a pass shows attention in a block, whatever is known of it; not in the other layers of hybrid stacks."""
+    return parts_of(block).refused.get("attention") != NO_MAP
 
 
 def remembered(block: nn.Module) -> BlockParts:
@@ -157,29 +203,55 @@ def _reason(parts: BlockParts, what: str) -> str:
 
 
 def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | None:
-    """One pass through some blocks, of their model where that says what it takes; leaves no trace in it.
+    """One pass through some blocks without data, of the largest part of their model that takes a standard batch.
 
     Returns:
-        What the model or a block said to it, where that is an error.
+        What a part or a block said to it, where none of them ran.
     """
+    called, said = set[nn.Module](), list[str]()
+    with Hooks() as hook:
+        for block in blocks:
+            hook(block.register_forward_hook, lambda block, *_: called.add(block))
+        for part in () if model is None else _around(model, blocks):
+            error = _said(lambda part=part: run_quietly(blocks, model, lambda: _pass(part)))  # type: ignore[misc]
+            if called >= {*blocks}:
+                return None
+            said += [] if error is None else [error]
+        left = [block for block in blocks if block not in called]
+        said += filter(None, run_quietly(blocks, model, lambda: [*map(_run_alone, left)]))
+    return next(iter(said), None)
+
+
+def _around(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The modules that hold all of some blocks and can be called, the whole model first."""
+    path = next((name for name, module in model.named_modules() if module is blocks[0]), "").split(".")
+    found = [model.get_submodule(".".join(path[:depth])) for depth in range(len(path))]
+    lists = (nn.ModuleList, nn.ModuleDict)
+    return [one for one in found if not isinstance(one, lists) and {*blocks} <= {*one.modules()}]
+
+
+def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Callable[[], T]) -> T:
+    """Make a pass through blocks in evaluation mode that leaves no trace in them, nor in their model."""
     every = [one for module in (*blocks, model) if module is not None for one in modules_of(module)]
     training = [module for module in every if module.training]
-    random, said = torch.get_rng_state(), None
+    random = torch.get_rng_state()
     try:
         for module in training:
             module.training = False
-        with torch.no_grad(), torch.autocast(_kind_of_device(blocks), enabled=False):
-            if model is None or (said := _said(lambda: _pass(model))) is not None:
-                said = next((error for block in blocks if (error := _run_alone(block)) is not None), None)
+        with (
+            torch.no_grad(),
+            torch.autocast(_kind_of_device(blocks), enabled=False),
+            whole_sequences(model or blocks[0]),
+        ):
+            return run()
     finally:
         torch.set_rng_state(random)
         for module in training:
             module.training = True
-    return said
 
 
 def _pass(model: nn.Module) -> None:
-    with whole_sequences(model), uncompiled(model):
+    with uncompiled(model):
         model(**standard_batch(model))
 
 
@@ -222,46 +294,68 @@ def standard_batch(model: nn.Module) -> dict[str, Tensor]:
         UnsmoothError: The model does not say what it takes.
     """
     inner = unwrapped(model)
-    config, name = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
+    config, taken = getattr(inner, "config", None), signature(inner.forward).parameters
     draw = torch.Generator().manual_seed(0)
-    if config is None or not isinstance(name, str):
+    if config is None:
         table = next((one for one in inner.modules() if isinstance(one, nn.Embedding)), None)
-        first = next(iter(signature(inner.forward).parameters), None)
+        first = next(iter(taken), None)
         if table is None or first is None:
             raise expected("a model that says what it takes", f"{type(inner).__name__} without a config", "data")
         ids_BN = torch.randint(table.num_embeddings, (2, _TOKENS), generator=draw)
         return {first: ids_BN.to(table.weight.device)}
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
     # What is offloaded is on no device until it runs.
     device = next((p.device for p in inner.parameters() if not p.is_meta), None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    patch, depth = _number(config, 8, "patch_size"), _number(config, 1, "temporal_patch_size")
+    side = 2 * _number(config, 2, "spatial_merge_size", "merge_size")
+    a_patch = _number(config, 3, "num_channels", "in_channels", "in_chans") * patch * patch
+    packed, in_rows = "grid_thw" in taken, "spatial_shapes" in taken
+    makers: dict[str, Callable[[], Tensor]] = {
+        "input_ids": lambda: torch.randint(_number(text, 2, "vocab_size"), (2, _TOKENS), generator=draw),
+        "decoder_input_ids": lambda: torch.randint(_number(text, 2, "vocab_size"), (2, _TARGETS), generator=draw),
+        "inputs_embeds": lambda: normal(2, _TOKENS, _number(config, 2, "hidden_size", "d_model")),
+        "input_values": lambda: normal(2, 4000),
+        "input_features": lambda: normal(
+            2, _number(config, 80, "num_mel_bins"), 2 * _number(config, 32, "max_source_positions")
+        ),
+        "grid_thw": lambda: torch.tensor([[1, side, side]] * 2),
+        "spatial_shapes": lambda: torch.tensor([[side, side]] * 2),
+        "pixel_attention_mask": lambda: torch.ones(2, side * side, dtype=torch.long),
+    }
 
-    def ids(tokens: int) -> Tensor:
-        return torch.randint(_number(text, "vocab_size", 2), (2, tokens), generator=draw)
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw)
 
     def pixels(of: Any) -> Tensor:
-        side = _number(of, "image_size", 32)
-        return torch.randn(2, _number(of, "num_channels", 3), side, side, generator=draw)
+        if packed or in_rows:
+            return normal(2 * side * side, depth * a_patch) if packed else normal(2, side * side, a_patch)
+        size = _number(of, 32, "image_size")
+        return normal(2, _number(of, 3, "num_channels", "in_channels"), size, size)
 
-    batch: dict[str, Tensor] = {}
-    if name == "pixel_values":
-        batch[name] = pixels(config)
-    elif name == "input_values":
-        batch[name] = torch.randn(2, 4000, generator=draw)
-    elif name == "input_features":
-        frames = 2 * _number(config, "max_source_positions", 32)
-        batch[name] = torch.randn(2, _number(config, "num_mel_bins", 80), frames, generator=draw)
-    else:
-        batch["input_ids"] = ids(_TOKENS)
-        if hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
-            batch["pixel_values"] = pixels(config.vision_config)
-    if getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = ids(_TARGETS)
+    makers["pixel_values"] = lambda: pixels(config)
+    makers["hidden_states"] = lambda: pixels(config) if packed else makers["inputs_embeds"]()
+    required = [
+        name for name, one in taken.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    main: Any = getattr(inner, "main_input_name", None)
+    names = list(dict.fromkeys([*([main] if main in taken or not required else []), *required]))
+    if any(name not in makers for name in names):
+        raise expected("a model that says what it takes", f"{type(inner).__name__}, which takes {names}", "data")
+    batch = {name: makers[name]() for name in names}
+    if "input_ids" in batch and hasattr(config, "vision_config") and hasattr(inner, "get_image_features"):
+        batch["pixel_values"] = pixels(config.vision_config)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken:
+        batch["decoder_input_ids"] = makers["decoder_input_ids"]()
     dtypes = (p.dtype for p in inner.parameters() if p.is_floating_point() and p.element_size() > 1)
     dtype = next(dtypes, torch.float32)
     return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in batch.items()}
 
 
-def _number(config: Any, name: str, default: int) -> int:
-    found = getattr(config, name, None)
-    found = found[0] if isinstance(found, list | tuple) and found else found
-    return found if isinstance(found, int) else default
+def _number(config: Any, default: int, *names: str) -> int:
+    """The first of some fields that a configuration has as a number, or the first of several."""
+    for name in names:
+        found = getattr(config, name, None)
+        found = found[0] if isinstance(found, list | tuple) and found else found
+        if isinstance(found, int):
+            return found
+    return default

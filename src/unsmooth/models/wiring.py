@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import Weights, linear_weights, norm_at, optional, refuse, weight_at
+from unsmooth.models.host import multiplier
 from unsmooth.models.qkv_layouts import SEPARATE, GateParts, Heads, LatentParts, Layout, read_values
 from unsmooth.models.value_projection import Gate, Latent, Norm, ValueProjection
 
@@ -90,14 +91,15 @@ class Wiring:
             where both have none, so that the branches end in `last` and the last of `mlp`.
         switch: The attribute by which the block is told where its norms stand, with its values for pre-norm and
             post-norm; None where that is written into its code.
-        gains: The parameters (dim,) that what attention and MLP give is multiplied by before it is added (LayerScale),
-            as paths, "" for none; None where both have none.
+        gains: The parameters (dim,) or (1,) that what attention and MLP give is multiplied by before it is added
+            (LayerScale), as paths, or "tanh" and a path, "" for none; None where both have none.
         causal: Whether a token sees only itself and those before it; None where the attention module itself says so.
         windowed: Whether attention works inside windows of the image, so that values and heads are (batch · windows,
             tokens of a window, ...), shifted and filled up, while all else is (batch, tokens, dim).
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
-        scales: The numbers that what attention and MLP give is multiplied by before it is added to the stream.
+        scales: The numbers, the same for every block of its kind, that it is multiplied by too.
+        has_mlp: Whether there is a branch beside attention and cross-attention.
         others: Whether there are branches beside attention, cross-attention and MLP.
     """
 
@@ -116,6 +118,7 @@ class Wiring:
     windowed: bool = False
     dropout: str | None = None
     scales: tuple[float, float] = (1.0, 1.0)
+    has_mlp: bool = True
     others: bool = False
 
     @property
@@ -132,16 +135,16 @@ class Wiring:
         raise expected("value weights that its numbers prove", self.values, "what needs only attention's branch")
 
     @property
-    def ends(self) -> tuple[str, str]:
+    def ends(self) -> tuple[str, ...]:
         """Where both branches end: their last modules that have weights, or the last parameter of the experts."""
         found = (self.mlp or self.experts)[-1:]
-        if not found:
+        if self.has_mlp and not found:
             raise expected("an MLP that ends in a linear map", f"one beside {self.attention!r} that does not", "others")
         if self.last is None:
             got = f"one in {self.attention!r} that does not"
             raise expected("attention's branch to end in a linear map", got, "others")
         first, second = self.output_norms or ("", "")
-        return first or self.last, second or found[0]
+        return (first or self.last, second or found[0]) if self.has_mlp else (first or self.last,)
 
     @property
     def input_norms(self) -> tuple[str, ...]:
@@ -170,8 +173,6 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     elif parts.scale != 1.0:
         weight, bias = linear_weights(block, value) if isinstance(value, str) else value
         value = (parts.scale * weight, None if bias is None else parts.scale * bias)
-    gained = "" if wiring.gains is None else wiring.gains[0]
-    gain = weight_at(block, gained).flatten() if gained else None
     values = read_values(
         block,
         value=value,
@@ -181,14 +182,14 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
         place="post" if wiring.style == "post" else "pre",
         norm=wiring.norms[0] or None,
         output_norm=wiring.output_norms[0] or None if wiring.output_norms else None,
-        gain=gain,
     )
     values = replace(values, latent=latent, gate=_gate(block, parts))
     if parts.heads_norm is not None:
         values = _with_norm_on_heads(values, norm_at(block, parts.heads_norm))
-    if wiring.scales[0] == 1.0:
-        return values
-    return replace(values, gain=wiring.scales[0] * (torch.ones_like(values.w_o[0, 0]) if gain is None else gain))
+    ones_D, gained, scale = torch.ones_like(values.w_o[0, 0]), wiring.gains and wiring.gains[0], wiring.scales[0]
+    if gained:
+        return replace(values, gain=scale * multiplier(block, gained, weight_at) * ones_D)
+    return values if scale == 1.0 else replace(values, gain=scale * ones_D)
 
 
 def _with_norm_inside(block: nn.Module, parts: ValueParts) -> tuple[Weights, Latent]:

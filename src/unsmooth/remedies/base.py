@@ -26,6 +26,7 @@ PLACES: Mapping[str, str] = {
     "on_mixing": "attention itself, given as a function that may run again with other queries, keys, values or logits",
     "on_heads": "what each head gives, (batch, tokens, query heads, head dim), before the output projection",
     "on_attention": "the attention branch, (batch, tokens, dim), before it is added to the stream",
+    "on_cross": "the branch of cross-attention, in blocks that have one, before it is added to the stream",
     "on_mlp": "the MLP branch before it is added to the stream",
     "on_attention_sum": "the stream with the attention branch added; what is returned is added to it",
     "on_mlp_sum": "in post-norm blocks, the stream with the MLP branch added; what is returned is added to it",
@@ -94,6 +95,10 @@ class Edit(nn.Module):
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Edit the attention branch before it is added to the stream."""
+        raise NotImplementedError
+
+    def on_cross(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """Edit the branch of cross-attention before it is added to the stream."""
         raise NotImplementedError
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
@@ -222,6 +227,10 @@ class Edit(nn.Module):
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """The value and output weights with what this edit does to them, for those who explain a model."""
+        return values
+
+    def effective_cross(self, values: ValueProjection) -> ValueProjection:
+        """The same of cross-attention."""
         return values
 
     def report(self) -> Mapping[str, float]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.models.anatomy import Anatomy
 from unsmooth.models.block_search import BlockParts
 from unsmooth.models.host import Host
-from unsmooth.models.wire import remembered
+from unsmooth.models.wire import attends, remembered
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.entering import EnterBlock, EnterStack, LeaveStack
@@ -79,11 +80,15 @@ def site_of(host: Host, block: nn.Module, path: str, index: int, depth: int) -> 
 
 
 def sites_of(anatomy: Anatomy) -> list[Site]:
-    """Every block of a model whose host has a wiring."""
-    depth = anatomy.host.depth(anatomy.blocks)
-    return [
-        site_of(anatomy.host, block, path, index, depth) for index, (path, block) in enumerate(anatomy.blocks.items())
-    ]
+    """Every block of a model whose host has a wiring, but for those without attention in between."""
+    found, depth = [], anatomy.host.depth(anatomy.blocks)
+    for index, (path, block) in enumerate(anatomy.blocks.items()):
+        try:
+            found.append(site_of(anatomy.host, block, path, index, depth))
+        except UnsmoothError:
+            if attends(block):
+                raise
+    return found
 
 
 def stack_of(model: nn.Module, paths: list[str]) -> nn.Module:
@@ -135,21 +140,18 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
             at[place].register_forward_pre_hook(EditInput(edit, place, home.now, batch_first))
             _note_middle(site, edit, place, home)
         elif place in at:  # the others are acted on when the block is entered or left
-            at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first))
+            taps = site.host.taps(block)
+            times = taps[place.removeprefix("on_")].times if place.removeprefix("on_") in taps else 1.0
+            at[place].register_forward_hook(EditOutput(edit, place, home.now, batch_first, block, times))
             _sums_last(at[place])
 
 
 def _modules(site: Site) -> dict[str, nn.Module]:
     """The modules whose input or output is edited, by place."""
     taps, (first, second) = site.host.taps(site.block), site.wiring.norms
-    paths = {
-        "on_attention": taps["attention"].module,
-        "on_mlp": taps["mlp"].module,
-        "on_attention_norm_input": first,
-        "on_mlp_norm_input": second,
-        "on_attention_norm": first,
-        "on_mlp_norm": second,
-    }
+    norms = {"on_attention_norm_input": first, "on_attention_norm": first}
+    norms |= {"on_mlp_norm_input": second, "on_mlp_norm": second}
+    paths = norms | {f"on_{name}": taps[name].module for name in site.branches}
     return {place: site.block.get_submodule(path) for place, path in paths.items()}
 
 
@@ -171,8 +173,9 @@ def _hook_sum(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:
         _note_middle(site, edit, place, home)
         return
     assert place == "on_attention_sum", "the sum with the MLP branch is what the block hands on: on_block"
-    branch = site.block.get_submodule(site.host.taps(site.block)["attention"].module)
-    branch.register_forward_hook(AddToBranch(edit, place, home.now, batch_first))
+    tap = site.host.taps(site.block)["attention"]
+    hook = AddToBranch(edit, place, home.now, batch_first, site.block, tap.times)
+    site.block.get_submodule(tap.module).register_forward_hook(hook)
 
 
 def _note_middle(site: Site, edit: Edit, place: str, home: BlockRemedies) -> None:

@@ -12,6 +12,15 @@ from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.site import Site, as_in_out
 
 
+def uncrossed(site: Site) -> str | None:
+    """Why a remedy of every branch, with a part for that of cross-attention, cannot have a block; None where it can."""
+    if site.wiring.others:
+        return "a branch beside attention and MLP adds to the stream too, and would be left as it is"
+    if "cross" in site.branches or not has_cross(site):
+        return None
+    return "its cross-attention, which would add to the stream too, did not run, so that its branch is not known"
+
+
 def crossed(site: Site, but: str) -> str | None:
     """Why a remedy of every branch cannot have a block with a third one; None where the block has none.
 
@@ -48,21 +57,31 @@ def scale_linear(module: nn.Module, scale: float | Tensor) -> None:
                 (as_in_out(module, name) if parameter.ndim > 1 else parameter).mul_(scale)
 
 
-def fold_scales(site: Site, attention: float | Tensor, mlp: float | Tensor) -> None:
+def fold_scales(
+    site: Site, attention: float | Tensor, mlp: float | Tensor, cross: float | Tensor | None = None
+) -> None:
     """What ends a branch takes the factor: its last linear map, or the norm after it, which would undo it there.
 
     Experts are added up with weights that sum to one, so what all of them give takes it as what one does.
     """
-    for path, scale in zip(site.wiring.ends, (attention, mlp), strict=True):
+    for path, scale in zip(site.wiring.ends, (attention, mlp), strict=False):
         if path in site.wiring.experts:
             site.block.get_parameter(path).data.mT.mul_(scale)
         else:
             scale_linear(part(site.block, path), scale)
+    if cross is not None and "cross" in site.branches:
+        scale_linear(part(site.block, site.cross_end), cross)
 
 
 def folded_scales(site: Site) -> list[nn.Parameter]:
     """The weights that `fold_scales` writes to."""
-    return site.weights_at(*site.wiring.ends)
+    return site.weights_at(*site.wiring.ends, *filter(None, [site.cross_end]))
+
+
+def why_cross_does_not_fold(site: Site) -> str | None:
+    """Why a factor of the branch of cross-attention has no weight to go to, or None where it has, or there is none."""
+    crosses = "cross" in site.branches
+    return "its cross-attention ends in no linear map that is known" if crosses and not site.cross_end else None
 
 
 def scaled_output(values: ValueProjection, scale: float | Tensor) -> ValueProjection:

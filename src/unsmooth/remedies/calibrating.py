@@ -16,7 +16,6 @@ from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import BlockRemedies
 from unsmooth.remedies.call import Volatile
 from unsmooth.remedies.checking import is_sharded
-from unsmooth.remedies.hooks import turned
 from unsmooth.remedies.site import Site
 
 M = TypeVar("M", bound=nn.Module)
@@ -53,7 +52,7 @@ def calibrate(model: M, batch: Any) -> M:
         raise expected("whole weights", "sharded ones", "unsmooth.remedies.calibrate before fully_shard")
     with in_evaluation(model):
         for edits in found:
-            type(edits[0]).calibrate(edits, lambda: _call(model, batch))
+            type(edits[0]).calibrate(edits, lambda: call_on(model, batch))
     return model
 
 
@@ -85,7 +84,8 @@ def run_alone(sites: Sequence[Site], rows: int = 4, tokens: int = 64) -> None:
     with in_evaluation(*(site.block for site in sites)):
         for site in sites:
             batch_first = site.host.batch_first(site.block)
-            x_BND = turned(first_output(site.block(turned(x_BND, batch_first))), batch_first)
+            x = first_output(site.block(x_BND if batch_first else x_BND.transpose(0, 1)))
+            x_BND = x if batch_first else x.transpose(0, 1)
 
 
 def _by_stack(model: nn.Module) -> list[list[Edit]]:
@@ -101,7 +101,8 @@ def _reads_data(kind: type[Edit]) -> bool:
     return kind.calibrate.__func__ is not Edit.calibrate.__func__  # type: ignore[attr-defined]
 
 
-def _call(model: nn.Module, batch: Any) -> object:
+def call_on(model: nn.Module, batch: Any) -> object:
+    """Call a model on a batch: a tensor, a mapping of keyword arguments, or several arguments in a tuple or list."""
     if isinstance(batch, Tensor):
         return model(batch)
     if isinstance(batch, Mapping):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -101,6 +101,7 @@ class Call:
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
         masked: Whether the block was handed a mask of any kind.
         middle: The stream between attention and MLP of a post-norm block, for edits of what the MLP's norm reads.
+        lengths: Tokens of each sequence, where the block was handed them in one row; edits see them as a batch.
     """
 
     stream: Tensor
@@ -112,6 +113,37 @@ class Call:
     values: Tensor | None = None
     masked: bool = False
     middle: Tensor | None = None
+    lengths: tuple[int, ...] = ()
+
+    def batched(self, x: Tensor, batch_first: bool = True) -> Tensor:
+        """What a block has, (batch, tokens, ...) as edits see it."""
+        if self.lengths:
+            return in_batch(x, self.lengths)
+        batch, tokens = self.stream.shape[:2]
+        if x.ndim == 2:  # some blocks run their MLP on all tokens in one row
+            x = torch.unflatten(x, 0, (batch, tokens) if batch_first else (tokens, batch))
+        return x if batch_first else x.transpose(0, 1)
+
+    def restored(self, x_BN: Tensor, like: Tensor, batch_first: bool = True) -> Tensor:
+        """The same as the block has it."""
+        if not self.lengths:
+            x = x_BN if batch_first else x_BN.transpose(0, 1)
+            return x.flatten(0, 1) if like.ndim == 2 else x
+        if x_BN.shape[1] != max(self.lengths):
+            what = "as many tokens as the block was handed in one row"
+            raise expected(what, f"{x_BN.shape[1]} for one sequence", "a remedy that brings none")
+        rows = torch.cat([one[:length] for one, length in zip(x_BN, self.lengths, strict=True)])
+        return rows[None] if like.ndim > rows.ndim else rows
+
+
+def in_batch(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Sequences in one row (tokens, ...) or (1, tokens, ...) as a batch, filled up with zeros.
+
+    >>> in_batch(torch.tensor([[1.0], [2.0], [3.0]]), (1, 2)).squeeze(-1).tolist()
+    [[1.0, 0.0], [2.0, 3.0]]
+    """
+    rows = x[0] if x.shape[:2] == (1, sum(lengths)) else x
+    return torch.nn.utils.rnn.pad_sequence(list(torch.split(rows, list(lengths))), batch_first=True)
 
 
 def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor | None, Tensor | None]:

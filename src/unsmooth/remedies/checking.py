@@ -6,13 +6,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import linear_weights, part, refuse, weight_at
 from unsmooth.models.hooks import is_compiled
+from unsmooth.models.host import multiplier
 from unsmooth.models.stored import is_quantised
+from unsmooth.models.wire import parts_of
 from unsmooth.models.wiring import ValueParts, wired_values
 from unsmooth.remedies.base import Edit, leak, option_defaults
 from unsmooth.remedies.block import remedies_of
@@ -79,16 +82,25 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
-    """Refuse blocks that cannot have a remedy, and leaks that nobody has allowed."""
+def check_new(kind: type[Edit], sites: list[Site]) -> None:
+    """Refuse blocks that have a remedy already."""
     for site in sites:
         if kind.name in edits_at(site):
             again = f"{kind.name} in block {site.path!r} already"
             raise expected(f"layers without {kind.name}", again, "unsmooth.undo(model), or other layers")
-        _check_weights(site)
+
+
+def check_sites(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> None:
+    """Refuse blocks that cannot have a remedy."""
+    for site in sites:
+        _check_weights(kind, site)
         reason = _mixing_refusal(kind, site) or kind.refusal(site, options)
         if reason is not None:
             raise UnsmoothError(f"{kind.name} cannot be applied to {site.host.name} block {site.path!r}: {reason}.")
+
+
+def check_leak(kind: type[Edit], sites: list[Site], options: Mapping[str, Any], allow_leak: bool) -> None:
+    """Refuse leaks that nobody has allowed."""
     if not kind.leaks(options) or not any(site.causal for site in sites):
         return
     if not allow_leak:
@@ -137,17 +149,37 @@ def check_windows(site: Site, edit: Edit) -> None:
         )
 
 
+def check_rows(site: Site, edit: Edit) -> None:
+    """Where a block has several sequences in one row, attention is called for each by itself, on no batch of them."""
+    if parts_of(site.block).rows is not None and ("on_mixing" in edit.places() or getattr(edit, "extra_inside", None)):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it mixes attention's own map or "
+            "brings tokens, and this block has several sequences in one row, each with a map of its own."
+        )
+
+
 def check_norms(site: Site, edit: Edit) -> None:
-    """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too."""
+    """Where attention and MLP read one norm, what is done to it for one of them would be done to the other too.
+
+    What is done to a branch that the block multiplies by zero afterwards would be lost.
+    """
     places = edit.places()
+    for name, tap in site.host.taps(site.block).items():
+        times = torch.as_tensor(multiplier(site.block, tap.times, weight_at))
+        if {f"on_{name}", f"on_{name}_sum"} & set(places) and not bool((1.0 / times).isfinite().all()):
+            raise UnsmoothError(
+                f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the branch of "
+                f"{name}, which this block multiplies by zero before it is added."
+            )
+    if site.wiring.others and site.wiring.style != "post" and any(place.endswith("_sum") for place in places):
+        raise UnsmoothError(
+            f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the stream after "
+            "attention, to which a branch beside attention and MLP is added before."
+        )
     for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
         what = None
         if not path and {f"on_{site_name}_norm", f"on_{site_name}_norm_input"} & set(places):
             what = f"edits a norm before {site_name}, where this block has none"
-        elif site.host.taps(site.block)[site_name].times != 1.0 and {f"on_{site_name}", f"on_{site_name}_sum"} & set(
-            places
-        ):
-            what = f"edits the branch of {site_name}, which this block multiplies before it is added"
         if what is not None:
             raise UnsmoothError(f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it {what}.")
     for end in ("_norm_input", "_norm"):
@@ -183,13 +215,13 @@ def check_handed_on(sites: Sequence[Site], new: Mapping[str, Edit]) -> None:
             )
 
 
-def _check_weights(site: Site) -> None:
+def _check_weights(kind: type[Edit], site: Site) -> None:
     """Refuse quantised weights, adapters and anything else that is not the linear map it looks like."""
-    absent = {"normed", "attention", "mlp"} - site.host.taps(site.block).keys()
-    if absent:
+    needs = ["attention", "mlp"] if site.wiring.has_mlp and kind.on_mlp is not Edit.on_mlp else ["attention"]
+    if absent := [name for name in needs if name not in site.branches]:
         raise UnsmoothError(
-            f"Expected the sites normed, attention and mlp in {site.host.name} block {site.path!r} but got none for "
-            f"{' and '.join(sorted(absent))}. Try layers that have them."
+            f"Expected the sites {' and '.join(needs)} in {site.host.name} block {site.path!r} but got none for "
+            f"{' and '.join(absent)}. Try layers that have them."
         )
     if isinstance(site.wiring.values, ValueParts):
         wired_values(site.block, site.wiring)

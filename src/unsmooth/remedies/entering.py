@@ -12,11 +12,12 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host
+from unsmooth.models.look import lengths_in
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import Wiring
 from unsmooth.remedies.base import Edit, leak
-from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, packed_starts, read_mask, seen_by
-from unsmooth.remedies.hooks import EditHeads, EditValues, Hook, turned
+from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, in_batch, packed_starts, read_mask, seen_by
+from unsmooth.remedies.hooks import EditHeads, EditValues, Hook
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, end_pass, goes_past_the_stack, shared_in
 from unsmooth.remedies.site import is_causal
@@ -85,15 +86,36 @@ class EnterBlock(Hook):
         self._begin_past_the_stack()
         stream = first_input(args, kwargs)
         shared = shared_in(stream, self.shared)
-        if stream.ndim != 3 or stream.is_nested:
+        lengths = self._lengths(stream, args, kwargs)
+        if (stream.ndim != 3 or stream.is_nested) and not lengths:
             got = "a nested tensor" if stream.is_nested else f"shape {tuple(stream.shape)}"
             raise expected("a block called with (batch, tokens, dim)", got, "a batch, if of one")
-        stream = turned(stream, self.batch_first)
+        call = self._call(stream, lengths, shared, args, kwargs)
+        given_BND = call.stream
+        self.now.begin()["call"] = call
+        for edit in self._edits():
+            if "on_entering" in edit.places():
+                call.stream = edit.on_entering(call.stream, call)
+        if call.stream is given_BND:
+            return None
+        return with_first_input(args, kwargs, call.restored(call.stream, stream, self.batch_first))
+
+    def _call(
+        self, stream: Tensor, lengths: tuple[int, ...], shared: dict[str, Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> Call:
+        """What edits must know of this call."""
+        if lengths:
+            place_N = torch.arange(max(lengths), device=stream.device)
+            inside_BN = place_N < torch.tensor(lengths, device=stream.device)[:, None]
+            rows_BND = in_batch(stream, lengths)
+            return Call(rows_BND, False, inside_BN, None, None, shared, masked=True, lengths=lengths)
+        stream = stream if self.batch_first else stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
         causal = is_causal(self.attention, self.wiring)
         if causal is None:
             causal = self._causal_by_call(args, kwargs)
-            real_BN, starts_BN = self.host.real_tokens(args, kwargs), None
+            real_BN: Tensor | None = self.host.real_tokens(args, kwargs)
+            starts_BN: Tensor | None = None
         else:
             causal = causal or self._causal_by_call(args, kwargs)  # timm's blocks may be told so
             real_BN, starts_BN = self._masks(args, kwargs, batch, tokens, causal)
@@ -101,14 +123,13 @@ class EnterBlock(Hook):
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
         masked = any(self._argument(name, args, kwargs) is not None for name in _MASKS)
-        call = Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
-        self.now.begin()["call"] = call
-        for edit in self._edits():
-            if "on_entering" in edit.places():
-                call.stream = edit.on_entering(call.stream, call)
-        if call.stream is stream:
-            return None
-        return with_first_input(args, kwargs, turned(call.stream, self.batch_first))
+        return Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
+
+    def _lengths(self, stream: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Tokens of each sequence, where the block is handed several in one row and told where each begins."""
+        parts: Any = self.home.parts
+        in_row = parts.rows is not None and (stream.ndim == 2 or (stream.ndim == 3 and stream.shape[0] == 1))
+        return lengths_in(self._argument(parts.rows, args, kwargs), stream.shape[-2]) if in_row else ()
 
     def _edits(self) -> list[Edit]:
         return [edit for edit in self.home.children() if isinstance(edit, Edit)]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.host import Host
+from unsmooth.models.host import Host, multiplier
 from unsmooth.models.watch import first_output
 from unsmooth.models.wiring import ValueParts
 from unsmooth.remedies.base import Edit
@@ -44,11 +44,6 @@ def _is_ours(hook: Any, edit: Edit | None, kind: type[Hook], shared: Volatile | 
     return isinstance(hook, kind) and of_edit and (shared is None or getattr(hook, "shared", None) is shared)
 
 
-def turned(x: Tensor, batch_first: bool) -> Tensor:
-    """The batch first, as edits have it, where a block does not; or back."""
-    return x if batch_first else x.transpose(0, 1)
-
-
 class LeaveBlock(Hook):
     """After a block: let edits change what it hands on, in the order they were applied, and let go of the call."""
 
@@ -73,10 +68,11 @@ class LeaveBlock(Hook):
         due = [(edit, place) for place in ("on_block", "on_leaving") for edit in edits if place in edit.places()]
         if not due:
             return None
-        x_BND = turned(first_output(output), self.batch_first)
+        x = first_output(output)
+        x_BND = call.batched(x, self.batch_first)
         for edit, place in due:
             x_BND = getattr(edit, place)(x_BND, call)
-        return _with_first(output, turned(x_BND, self.batch_first))
+        return _with_first(output, call.restored(x_BND, x, self.batch_first))
 
 
 class EditStream(Hook):
@@ -93,7 +89,8 @@ class EditStream(Hook):
         call = self.now.here().get("call")
         if call is None:
             return None
-        return turned(self.change(turned(x, self.batch_first), call), self.batch_first)
+        restored: Tensor = call.restored(self.change(call.batched(x, self.batch_first), call), x, self.batch_first)
+        return restored
 
     def change(self, x_BND: Tensor, call: Call) -> Tensor:
         """As the edit has it."""
@@ -102,12 +99,30 @@ class EditStream(Hook):
 
 
 class EditOutput(EditStream):
-    """An edit of a module's first output."""
+    """An edit of a module's first output, as the block adds it: times a number or a weight, where it multiplies it."""
+
+    def __init__(
+        self, edit: Edit, place: str, now: Volatile, batch_first: bool, block: nn.Module, times: float | str = 1.0
+    ) -> None:
+        super().__init__(edit, place, now, batch_first)
+        self.block, self.times = block, times
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Called by torch after the module."""
         edited = self.edited(first_output(output))
         return None if edited is None else _with_first(output, edited)
+
+    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+        """As the edit has it; bit-equal where it changes nothing."""
+        if self.times == 1.0:
+            return self.added(x_BND, call)
+        times = multiplier(self.block, self.times)
+        added_BND = x_BND * times
+        return x_BND + (self.added(added_BND, call) - added_BND) / times
+
+    def added(self, x_BND: Tensor, call: Call) -> Tensor:
+        """What is to be added to the stream in place of `x_BND`."""
+        return super().change(x_BND, call)
 
 
 class EditInput(EditStream):
@@ -130,9 +145,9 @@ class AddToSum(EditInput):
 class AddToBranch(EditOutput):
     """The same for attention where no module reads the sum: by way of the branch, so it has to come last there."""
 
-    def change(self, x_BND: Tensor, call: Call) -> Tensor:
+    def added(self, x_BND: Tensor, call: Call) -> Tensor:
         """The branch, and what is added to its sum with the stream."""
-        return x_BND + super().change(call.stream + x_BND, call)
+        return x_BND + super().added(call.stream + x_BND, call)
 
 
 class NoteMiddle(Hook):
@@ -147,7 +162,7 @@ class NoteMiddle(Hook):
         """Called by torch after the norm."""
         call = self.now.here().get("call")
         if call is not None:
-            call.middle = turned(output, self.batch_first)
+            call.middle = call.batched(output, self.batch_first)
 
 
 class EditValues(Hook):
@@ -164,15 +179,15 @@ class EditValues(Hook):
         if call is None:
             return None
         values = self.weights.values_of(output)
-        call.values = values
+        call.values = call.batched(values)
         if self.edit is None:
             return None
-        call.values = self.edit.on_values(values, call)
+        call.values = self.edit.on_values(call.values, call)
+        edited: Tensor = call.restored(call.values, values)
         if values.numel() == output.numel():
-            edited: Tensor = call.values.reshape(output.shape)
-            return edited
+            return edited.reshape(output.shape)
         changed = output.clone()  # fused with queries and keys, which stay as they are
-        self.weights.values_of(changed).copy_(call.values)
+        self.weights.values_of(changed).copy_(edited)
         return changed
 
 
@@ -189,8 +204,9 @@ class EditHeads(Hook):
         call = self.now.here().get("call")
         if call is None:
             return None
-        heads_BNHE = args[0].unflatten(-1, (self.heads.query, self.heads.dim))
-        return (self.edit.on_heads(heads_BNHE, call).flatten(-2), *args[1:])
+        heads = args[0].unflatten(-1, (self.heads.query, self.heads.dim))
+        edited = self.edit.on_heads(call.batched(heads), call)
+        return (call.restored(edited, heads).flatten(-2), *args[1:])
 
 
 class FitCheckpoint(Hook):

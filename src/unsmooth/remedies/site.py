@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.models.block_parts import norm_at, part
 from unsmooth.models.host import Host
 from unsmooth.models.wiring import Wiring
@@ -36,6 +37,20 @@ class Site:
     def causal(self) -> bool | None:
         """Whether its tokens see only what is before them; None where that is said in each call."""
         return is_causal(part(self.block, self.wiring.attention), self.wiring)
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The branches that are known, by their sites: attention, and the MLP and cross-attention where there are."""
+        taps = self.host.taps(self.block)
+        return tuple(name for name in ("attention", "mlp", "cross") if name in taps)
+
+    @property
+    def cross_end(self) -> str:
+        """The linear map that ends the branch of cross-attention; "" where none is known."""
+        try:
+            return self.host.cross(self.block).output
+        except UnsmoothError:
+            return ""
 
     @property
     def dim(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,14 +12,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import expected
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.remedies.base import Edit
 from unsmooth.remedies.block import HOME, REPLACED, add_edit, drop_edit, remedies_of
 from unsmooth.remedies.checking import (
     check_handed_on,
     check_known,
+    check_leak,
+    check_new,
     check_norms,
     check_plain,
+    check_rows,
     check_sites,
     check_values,
     check_whole,
@@ -27,7 +31,7 @@ from unsmooth.remedies.checking import (
     edits_at,
 )
 from unsmooth.remedies.extending import extend, shrink
-from unsmooth.remedies.layers import Layers, choose_layers
+from unsmooth.remedies.layers import Layers
 from unsmooth.remedies.listing import find_remedy
 from unsmooth.remedies.opening import close_up, open_up
 from unsmooth.remedies.site import Site
@@ -66,6 +70,7 @@ def apply(
     blocks: str | None = None,
     stack: str | None = None,
     allow_leak: bool = False,
+    batch: Any = None,
     **options: Any,
 ) -> M:
     """Change a model in place by a remedy, and return it.
@@ -79,8 +84,12 @@ def apply(
         layers: Which blocks: None for all, indices, a slice, or a fraction of depth (0.5 is the first half, -0.5 the
             last). Counted in each stack from 0.
         blocks: Pattern over module paths, for a part of a model.
-        stack: One of a model's stacks, such as "encoder" or "vision"; by default all that it has.
+        stack: One of a model's stacks, such as "encoder" or "vision"; by default all that can have the remedy, with a
+            warning that names the others and why they cannot.
         allow_leak: Apply to a causal model what would let tokens see later ones; warns.
+        batch: What the model is called with, as in `unsmooth.remedies.calibrate`: it runs once, and what is done to
+            its blocks is proved on that. Needed where a model does not say what it takes, unless `unsmooth.scan` or
+            `unsmooth.explain` has had data for it; one that is saved and loaded needs it again.
         **options: The remedy's own, as `unsmooth.remedies.describe(name)` lists them.
 
     Raises:
@@ -99,16 +108,21 @@ def apply(
     options = checked_options(kind, options)
     if isinstance(model, nn.Module):
         check_plain(model)
-    stacks = find_changeable(model, _pattern(blocks), stack)
-    chosen = [(one, one.sites[index]) for one in stacks for index in choose_layers(layers, len(one.sites))]
-    check_sites(kind, [site for _, site in chosen], options, allow_leak)
-    # Building an edit checks its options and touches nothing.
-    edits = [kind(site, **options) for _, site in chosen]
-    for (_, site), edit in zip(chosen, edits, strict=True):
-        check_values(site, edit)
-        check_windows(site, edit)
-        check_norms(site, edit)
-    check_installs(model, _sites(stacks), [(site, edit) for (_, site), edit in zip(chosen, edits, strict=True)])
+    found, left = find_changeable(model, _pattern(blocks), stack, batch)
+    stacks, chosen, edits = list[Stack](), list[tuple[Stack, Site]](), list[Edit]()
+    for one in found:
+        sites = one.choose(layers)
+        check_new(kind, sites)
+        try:
+            made = _made(kind, sites, options)
+        except UnsmoothError as error:
+            if not stacks and one is found[-1]:
+                raise
+            left[one.name] = str(error)
+            continue
+        stacks, chosen, edits = [*stacks, one], [*chosen, *((one, site) for site in sites)], [*edits, *made]
+    check_leak(kind, [site for _, site in chosen], options, allow_leak)
+    check_installs(model, _sites(found), [(site, edit) for (_, site), edit in zip(chosen, edits, strict=True)])
     order, text = 1 + _last_order(model), new_mark()
     for edit in edits:
         edit.chosen, edit.order, edit.pattern = dict(options), order, blocks
@@ -131,7 +145,26 @@ def apply(
     finally:
         for one in stacks:
             one.hook()
+    for one in stacks:
+        if 0 < len(one.sites) < one.depth:
+            attend = ", ".join(str(site.index) for site in one.sites)
+            what = f"of {one.depth} layers only {attend} attend, and the others are left as they are"
+            warnings.warn(f"{kind.name}: {what}.", UserWarning, stacklevel=2)
+    for name, reason in left.items():
+        warnings.warn(f"{kind.name} is not applied to the stack {name!r}: {reason}", UserWarning, stacklevel=2)
     return model
+
+
+def _made(kind: type[Edit], sites: list[Site], options: Mapping[str, Any]) -> list[Edit]:
+    """An edit for each block of a stack, if all of them can have one; building it checks its options, no more."""
+    check_sites(kind, sites, options)
+    edits = [kind(site, **options) for site in sites]
+    for site, edit in zip(sites, edits, strict=True):
+        check_values(site, edit)
+        check_windows(site, edit)
+        check_rows(site, edit)
+        check_norms(site, edit)
+    return edits
 
 
 def undo(model: M, *, blocks: str | None = None, stack: str | None = None) -> M:

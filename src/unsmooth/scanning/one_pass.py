@@ -12,8 +12,8 @@ from torch import nn
 
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
-from unsmooth.models.spread import is_sharded
-from unsmooth.models.wire import wire
+from unsmooth.models.spread import home_of, is_sharded
+from unsmooth.models.wire import remember_pass
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     as_inputs,
@@ -131,6 +131,8 @@ def _read_all(
             if not looked:
                 asked = [one.anatomy for one in watched if one.plan is plan]
                 watched[:] = _known_better(watched, asked, entry, on_device)
+                for one in () if is_sharded(entry) else watched:
+                    remember_pass(one.anatomy.blocks.values(), _called_again, entry, inputs)
                 hooks.enter_context(_watching(watched))
                 looked = True
             reads = [one.anatomy.reads for one in watched]
@@ -164,13 +166,8 @@ def _known_better(
     ]
 
 
-def _look_inside(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch) -> None:
-    """Find what is asked for inside blocks that no pass had reached before there were data."""
-    for one in watched:
-        if {*one.plan.sites} - {"residual"} and one.anatomy.is_open:
-            wire(one.anatomy.blocks.values(), lambda: call(entry, inputs))
-    if not any(one.anatomy.having(one.plan.sites) for one in watched):
-        watched[0].anatomy.check_sites(watched[0].plan.sites)
+def _called_again(entry: nn.Module, inputs: RawBatch) -> None:
+    call(entry, to_device(inputs, home_of(entry)))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ weights that write into the same channel; norms stay. The paper starts γ at 0.1
 (facebookresearch/deit, ``cait_models.py``) has 1e-4 where nothing else is said, which is ``start=1e-4``. A small γ
 makes a trained model forget what it knows; ``start=1.0`` adds factors to learn to a trained one.
 
-It multiplies H by diag(γ). In a post-norm block the norm after the addition stays. Neutral at ``start=1.0``. Only
-for blocks without cross-attention, which would be left as it is. Causal: nothing looks across tokens. Cost: one
+It multiplies H by diag(γ). In a post-norm block the norm after the addition stays. Cross-attention has a γ of its own,
+the third. Neutral at ``start=1.0``. Causal: nothing looks across tokens. Cost: one
 multiplication per branch; none once folded.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy
-from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
+from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_cross_does_not_fold
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh
@@ -43,7 +43,7 @@ def usual_start(depth: int) -> float:
 
 @remedy
 class LayerScale(Edit):
-    """Multiply each channel of both branches by a learned number that starts small.
+    """Multiply each channel of every branch by a learned number that starts small.
 
     Example:
         >>> import unsmooth
@@ -71,34 +71,55 @@ class LayerScale(Edit):
     def __init__(self, site: Site, *, start: Annotated[float, Range(-10.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         start = usual_start(site.depth) if start is None else start
-        self.gamma = nn.Parameter(torch.full((2, site.dim), start, **site.like_weights()))
+        self.branches = site.branches
+        self.gamma = nn.Parameter(torch.full((len(self.branches), site.dim), start, **site.like_weights()))
+        self.why_not = why_cross_does_not_fold(site)
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Where a branch would have no γ."""
-        return crossed(site, "and would have no γ")
+        return uncrossed(site)
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return weigh(branch_BND, self.gamma[0])
+        return weigh(branch_BND, self.of("attention"))
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
-        return weigh(branch_BND, self.gamma[1])
+        return weigh(branch_BND, self.of("mlp"))
+
+    def on_cross(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """Scale the branch."""
+        return weigh(branch_BND, self.of("cross"))
 
     def fold(self, site: Site) -> None:
-        """Into both branches."""
-        fold_scales(site, self.gamma[0], self.gamma[1])
+        """Into every branch."""
+        fold_scales(site, *(self.of(name) if name in self.branches else 1.0 for name in ("attention", "mlp", "cross")))
 
     def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
-        """What ends both branches."""
+        """What ends the branches."""
         return folded_scales(site)
+
+    def why_not_foldable(self) -> str | None:
+        """What ends cross-attention may not be known."""
+        return self.why_not
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is multiplied by diag(γ)."""
-        return scaled_output(values, self.gamma[0].detach().to(values.w_o))
+        return scaled_output(values, self.of("attention").detach().to(values.w_o))
+
+    def effective_cross(self, values: ValueProjection) -> ValueProjection:
+        """By its own."""
+        return scaled_output(values, self.of("cross").detach().to(values.w_o))
 
     def report(self) -> Mapping[str, float]:
-        """The mean size of γ in both branches."""
-        size = self.gamma.detach().abs().mean(dim=1)
-        return {"mean |gamma| of attention": float(size[0]), "mean |gamma| of the MLP": float(size[1])}
+        """The mean size of γ in each branch."""
+        words = {"mlp": "the MLP", "cross": "cross-attention"}
+        return {
+            f"mean |gamma| of {words.get(name, name)}": float(self.of(name).detach().abs().mean())
+            for name in self.branches
+        }
+
+    def of(self, branch: str) -> Tensor:
+        """γ of one branch."""
+        return self.gamma[self.branches.index(branch)]

@@ -2,13 +2,12 @@ r"""Residual scaling (Noci et al. 2022, arXiv 2206.03126): branches by 1/√L, s
 
 .. math:: x \leftarrow x + s\,f(x), \qquad s = 1/\sqrt{L}
 
-on both branches of all L layers, so that the eigenvalues of an attention layer are :math:`1 + s\mu\lambda`. L is how
-many blocks a token passes, so where one block is called again and again (ALBERT) each call counts. In a post-norm block
-the norm after the addition stays. The paper scales branches by a number that depends on depth; that it is 1/√L on both
-is how the method is known, and `scale` sets any other.
+on every branch of all L layers, cross-attention's too, so that the eigenvalues of an attention layer are :math:`1 +
+s\mu\lambda`. L is how many blocks a token passes, so where one block is called again and again (ALBERT) each call
+counts. In a post-norm block the norm after the addition stays. The paper scales branches by a number that depends on
+depth; that it is 1/√L on both is how the method is known, and `scale` sets any other.
 
-Neutral at ``scale=1.0``. Only for blocks without cross-attention, which would be left as it is. Causal: nothing looks
-across tokens. Cost: one multiplication per branch; none once folded.
+Neutral at ``scale=1.0``. Causal: nothing looks across tokens. Cost: one multiplication per branch; none once folded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy
-from unsmooth.remedies.branches import crossed, fold_scales, folded_scales, scaled_output
+from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_cross_does_not_fold
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.spec import Range
@@ -28,7 +27,7 @@ from unsmooth.spec import Range
 
 @remedy
 class ResidualScaling(Edit):
-    """Multiply both branches by 1/√L before they are added.
+    """Multiply every branch by 1/√L before they are added.
 
     Example:
         >>> import torch, unsmooth
@@ -52,11 +51,12 @@ class ResidualScaling(Edit):
     def __init__(self, site: Site, *, scale: Annotated[float, Range(0.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         self.scale = site.depth**-0.5 if scale is None else scale
+        self.why_not = why_cross_does_not_fold(site)
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
         """Where a branch would not be scaled."""
-        return crossed(site, "and would not be scaled")
+        return uncrossed(site)
 
     def on_attention(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Scale the branch."""
@@ -66,14 +66,26 @@ class ResidualScaling(Edit):
         """Scale the branch."""
         return branch_BND * self.scale
 
+    def on_cross(self, branch_BND: Tensor, call: Call) -> Tensor:
+        """Scale the branch."""
+        return branch_BND * self.scale
+
     def fold(self, site: Site) -> None:
-        """Into both branches."""
-        fold_scales(site, self.scale, self.scale)
+        """Into every branch."""
+        fold_scales(site, self.scale, self.scale, self.scale)
 
     def folds_into(self, site: Site) -> Iterable[nn.Parameter]:
-        """What ends both branches."""
+        """What ends the branches."""
         return folded_scales(site)
+
+    def why_not_foldable(self) -> str | None:
+        """What ends cross-attention may not be known."""
+        return self.why_not
 
     def effective(self, values: ValueProjection) -> ValueProjection:
         """H is multiplied by s."""
+        return scaled_output(values, self.scale)
+
+    def effective_cross(self, values: ValueProjection) -> ValueProjection:
+        """As for attention."""
         return scaled_output(values, self.scale)

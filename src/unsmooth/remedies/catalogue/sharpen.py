@@ -16,7 +16,8 @@ still raise similarity for many layers. The interval is kept for the summed H: q
 divide it among them. How the paper starts ψ and V is not known: `start="project"` stays near to the weights there are
 (Schur the nearest, as it keeps more of them), `start="fresh"` takes a random orthonormal V and equal eigenvalues.
 `limit` may be past 1, or None, to see what the cap does apart from the sign. Where a LayerScale γ ends the branch
-(DINOv2, some of timm's), H is meant before it: a symmetric H keeps the signs of its eigenvalues behind any γ > 0. What
+(DINOv2, some of timm's), or a number multiplies it (Granite), H has that in it: W_O is what the form gives over γ, so
+that the eigenvalues stay in the interval whatever the signs of γ and wherever training moves it. What
 the choice of the basis does to accuracy in training from scratch is the claim `bases-compared` of `unsmooth evidence`:
 there the general one does best, and the Schur form was not yet among them.
 

@@ -21,7 +21,7 @@ from unsmooth.remedies.spectral.interval import Interval, Map
 from unsmooth.remedies.spectral.orthogonal import Orthogonal
 from unsmooth.remedies.spectral.projecting import HeadMaps, distances
 from unsmooth.remedies.spectral.schur import Schur
-from unsmooth.remedies.spectral.slots import ValueSlots
+from unsmooth.remedies.spectral.slots import BranchGain, ValueSlots
 from unsmooth.spec import Range
 
 Basis: TypeAlias = Literal["schur", "general", "orthogonal", "gram"]
@@ -32,7 +32,8 @@ class SpectralEdit(Edit):
     """Keep the eigenvalues of the summed H = W_V W_O between 0 and `sign`·limit.
 
     The value weights stay where the host has them. The output projection's weight stops being a parameter and is
-    computed from them each time it is read, by the form that `basis` names.
+    computed from them each time it is read, by the form that `basis` names, over the LayerScale γ and whatever number
+    multiplies the branch: H has those in it.
 
     With gradient checkpointing, run the backward pass before the next forward pass: blocks that run again read what the
     last pass brought up to date (B, Q, or V and its inverse), so that gradients of an earlier pass are a little off.
@@ -82,6 +83,7 @@ class SpectralEdit(Edit):
             self.form = Schur(slots, interval, eigenvalues, like, upper)
         else:
             self.form = (Orthogonal if basis == "orthogonal" else General)(slots, interval, eigenvalues, like)
+        self.gain = BranchGain(site)
         self.output_in_out = is_conv1d(part(site.block, site.wiring.weights.output))
         self.replaced: Replaced | None = None
         self.distances: dict[str, float] = {}
@@ -99,7 +101,7 @@ class SpectralEdit(Edit):
             )
         if is_derived(part(site.block, site.wiring.weights.output)):
             return "another remedy computes its output weight already"
-        return None
+        return BranchGain(site).refusal()
 
     @classmethod
     def prepare(cls, edits: Sequence[Edit]) -> None:
@@ -120,7 +122,8 @@ class SpectralEdit(Edit):
 
     def output_weight(self) -> Tensor:
         """The output projection's weight, as its module stores it."""
-        rows_FD = self.form.output_rows()
+        rows_FD, gain = self.form.output_rows(), self.gain.now()
+        rows_FD = rows_FD if gain is None else (rows_FD / gain).to(rows_FD.dtype)
         return rows_FD if self.output_in_out else rows_FD.mT
 
     @torch.no_grad()
@@ -128,13 +131,14 @@ class SpectralEdit(Edit):
         """Replace the value weights and have the output weight computed."""
         module, slots = part(site.block, site.wiring.weights.output), self.form.slots
         self.replaced = Replaced(site, slots)
-        before = self._heads(self.replaced.value_GED, site.output_matrix())
+        gain = self.gain.now()
+        before = self._heads(self.replaced.value_GED, site.output_matrix(), gain)
         derive_weight(module, self.output_weight)
         self._begin(before)
         bias = module._parameters.get("bias")
         value_bias = getattr(slots.module, site.wiring.weights.value_bias, None)
         if bias is not None and value_bias is not None and self.start == "project":
-            bias.add_(self._drift(site, before, value_bias).to(bias.dtype))
+            bias.add_(self._drift(site, before, value_bias, gain).to(bias.dtype))
 
     def remove(self, site: Site) -> None:
         """The weights that were replaced come back."""
@@ -166,10 +170,13 @@ class SpectralEdit(Edit):
         if self.start == "project":
             there = {"device": slots.parameter().device}
             output_FD = (output if self.output_in_out else output.mT).to(**there)
-            before = self._heads(slots.rows_of(value.to(**there)), output_FD)
+            gain = self.gain.loaded(state, block_prefix)
+            gain = gain.to(device=there["device"]) if isinstance(gain, Tensor) else gain
+            before = self._heads(slots.rows_of(value.to(**there)), output_FD, gain)
             self._begin(before)
             if bias is not None and value_bias is not None:
-                state[at_output + "bias"] = bias + self._drift(site, before, value_bias.to(**there)).to(bias)
+                drift = self._drift(site, before, value_bias.to(**there), gain)
+                state[at_output + "bias"] = bias + drift.to(bias)
         state[at_value + wiring.weights.value_weight] = value = value.clone()
         slots.rows_of(value).copy_(slots.whole())
         del state[at_output + "weight"]
@@ -191,28 +198,30 @@ class SpectralEdit(Edit):
         if near is not None:
             self.distances = distances(near, self._now())
 
-    def _drift(self, site: Site, before: HeadMaps, value_bias: Tensor) -> Tensor:
-        """What the output bias has to make up for (D,): Σ b_V(W_O − W_O′).
+    def _drift(self, site: Site, before: HeadMaps, value_bias: Tensor, gain: Tensor | float | None) -> Tensor:
+        """What the output bias has to make up for (D,): Σ b_V(W_O − W_O′), which γ multiplies as it does W_O.
 
         Value biases add the same vector to every token, by way of W_O. That is no matter of spectra, so it stays.
         """
         bias_GE = site.wiring.weights.layout.values(value_bias.detach(), site.wiring.weights.heads)
-        return torch.einsum("ge,ged->d", bias_GE.to(before.w_GED), before.w_GED - self._now().w_GED)
+        drift_D = torch.einsum("ge,ged->d", bias_GE.to(before.w_GED), before.w_GED - self._now().w_GED)
+        return drift_D if gain is None else drift_D / gain
 
     def _now(self) -> HeadMaps:
         weight = self.output_weight()
-        return self._heads(self.form.slots.whole(), weight if self.output_in_out else weight.mT)
+        return self._heads(self.form.slots.whole(), weight if self.output_in_out else weight.mT, self.gain.now())
 
     def report(self) -> Mapping[str, float]:
         """Distance from the weights it was projected from, and what the form has to say."""
         return {**self.distances, **self.form.report()}
 
-    def _heads(self, value_GED: Tensor, output_FD: Tensor) -> HeadMaps:
+    def _heads(self, value_GED: Tensor, output_FD: Tensor, gain: Tensor | float | None) -> HeadMaps:
         """H by value heads, in working precision: those of query heads that read the same value head are added up."""
         slots = self.form.slots
         heads = (slots.heads.key_value, slots.group, slots.heads.dim)
         exact = slots.exact_dtype()
-        return HeadMaps(value_GED.to(exact), output_FD.detach().to(exact).reshape(*heads, -1).sum(dim=1))
+        rows_GED = output_FD.detach().to(exact).reshape(*heads, -1).sum(dim=1)
+        return HeadMaps(value_GED.to(exact), rows_GED if gain is None else rows_GED * gain)
 
 
 def _check_options(basis: Basis, eigenvalues: Map, limit: float | None, upper: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from unsmooth.models.block_parts import part
+from unsmooth.models.host import multiplier
 from unsmooth.remedies.site import Site, is_conv1d
 from unsmooth.remedies.together import copy_all
 
@@ -90,6 +92,41 @@ class ValueSlots:
         mesh = sharded.device_mesh
         again = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
         sharded.to_local().copy_(again.redistribute(placements=sharded.placements).to_local())
+
+
+class BranchGain:
+    """What multiplies the attention branch of one block before it is added: a LayerScale γ, a number, or both.
+
+    Args:
+        site: The block; a plain object, as `ValueSlots` is.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.block, self.scale = site.block, site.wiring.scales[0]
+        self.times = "" if site.wiring.gains is None else site.wiring.gains[0]
+
+    def now(self) -> Tensor | float | None:
+        """(dim,) or a number, through which gradients flow; None where nothing is multiplied."""
+        if not self.times:
+            return None if self.scale == 1.0 else self.scale
+        gain = torch.as_tensor(multiplier(self.block, self.times))
+        return self.scale * (gain.full_tensor() if isinstance(gain, DTensor) else gain)
+
+    def loaded(self, state: Mapping[str, Any], prefix: str) -> Tensor | float | None:
+        """What it will be once a checkpoint of the block is loaded, whose keys begin with `prefix`."""
+        path = self.times.removeprefix("tanh ")
+        gain: Tensor | None = state.get(prefix + path)
+        if gain is None:
+            return self.now()
+        return self.scale * (gain if path == self.times else gain.tanh()).flatten()
+
+    def refusal(self) -> str | None:
+        """Why no output weight makes up for it; None where one does."""
+        gain = self.now()
+        if gain is None or bool((1.0 / torch.as_tensor(gain)).isfinite().all()):
+            return None
+        what = f"its γ {self.times!r} has zeros" if self.times else "it multiplies its attention branch by zero"
+        return f"{what}, behind which no output weight gives H an eigenvalue"
 
 
 def _memory_of(weight: Tensor) -> tuple[Any, ...] | None:
