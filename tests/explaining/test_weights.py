@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tests.explaining.seeing import BY_NAME, encoder, streams, view_of
 from tests.models.entry import modules_at
+from tests.models.hand_blocks import Kind, by_hand, halves, hand_block, head_weights, layer_norm, stream
 from unsmooth.explaining.weights import Weights, branch_scale, fold, read_weights, stream_scale
 from unsmooth.models import Norm, ValueProjection, find_anatomy, value_projection
 
@@ -125,6 +126,51 @@ def test_scales_count_the_eps() -> None:
     assert stream_scale(norm("rms", 9.0), torch.tensor([[4.0, -4.0]])).tolist() == [5.0]
     assert stream_scale(norm("layer", 4.0), torch.zeros(1, 2)).tolist() == [2.0]
     assert branch_scale(norm("rms"), torch.ones(1, 1, 1, 1), torch.ones(1, 1, 2)) is None
+
+
+@pytest.mark.parametrize("kind", [Kind(latent=True), Kind("post", latent=True), Kind("output", latent=True)])
+def test_a_norm_in_the_middle_of_value_weights_is_a_part_of_the_scale(kind: Kind) -> None:
+    """With one head's values of one token: norm(norm(x) W_down) W_up less what biases add, by hand in float64."""
+    block, x = hand_block(kind), stream()[0].double()
+    with torch.no_grad():
+        block.attn.down.bias.zero_()
+        block.norm1.bias.zero_()
+    values = value_projection(nn.Sequential(block), 0, blocks="*")
+    w_down, _ = halves(block)
+    w_up = head_weights(block, "v2")[0]
+    read = layer_norm(x, block.norm1) if kind.style == "pre" else x
+    wanted = (layer_norm(read @ w_down, block.attn.narrow_norm) - block.attn.narrow_norm.bias.detach().double()) @ w_up
+    scales = stream_scale(values, x.float())
+    for token, made, scale in zip(x, wanted, scales.tolist(), strict=True):
+        folded = fold(values, scale)
+        if kind.style == "post":
+            assert "norm of values" in folded.ignored
+        else:
+            torch.testing.assert_close(token @ folded.w_v[2], made, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("style", ["pre", "sandwich"])
+def test_a_norm_on_the_heads_is_a_part_of_the_scale_of_the_branch(style: str) -> None:
+    block, x = hand_block(Kind(style, heads_norm=True)), stream()
+    with torch.no_grad():
+        for module in (block.attn.out, block.attn.heads_norm, *([block.out_norm1] if style == "sandwich" else [])):
+            module.bias.zero_()
+    values = value_projection(nn.Sequential(block), 0, blocks="*")
+    sites, maps = by_hand(block, x), torch.rand(2, 4, 5, 5).softmax(dim=-1)
+    heads = [sites["normed"] @ w_v + b_v for w_v, b_v in (head_weights(block, f"v{h}") for h in range(4))]
+    mixed = torch.cat([maps[:, h].double() @ made for h, made in enumerate(heads)], dim=-1)
+    wanted = layer_norm(mixed, block.attn.heads_norm) @ block.attn.out.weight.detach().double().T
+    wanted = layer_norm(wanted, block.out_norm1) if style == "sandwich" else wanted
+    scale_BN = branch_scale(values, maps, sites["normed"].float())
+    assert scale_BN is not None
+    found = fold(values, 1.0, branch_scale=float(scale_BN[1, 3]))
+    torch.testing.assert_close(mixed[1, 3] @ found.w_o.flatten(0, 1), wanted[1, 3], rtol=1e-4, atol=1e-4)
+    assert "norm on the branch" in fold(values, 1.0).ignored
+
+
+def test_a_gate_is_named() -> None:
+    values = value_projection(nn.Sequential(hand_block(Kind(gated="head"))), 0, blocks="*")
+    assert "gate" in fold(values, 1.0).ignored
 
 
 def test_every_block_is_read_and_what_cannot_be_is_named() -> None:

@@ -27,10 +27,14 @@ class Kind:
         causal: Whether a token sees only itself and what is before it.
         gain: LayerScale, as a "module" or a bare "weight", or a weight of one "number", or its "tanh"; None for none.
         scale: What both branches are multiplied by.
-        gated: Whether heads are multiplied by the sigmoid of a linear map of what attention reads.
+        gated: Whether heads are multiplied by a function of a linear map of what attention reads: "each" number by
+            its own sigmoid, or a "head" by one softplus.
         sink: Whether each head has a logit to which no value belongs.
         query_norm: Whether queries and keys are normalised.
         latent: Whether values are a linear map of a norm of a narrow linear map.
+        value_norm: Whether the values of each head are normalised.
+        heads_norm: Whether the heads side by side are normalised.
+        factor: What values are multiplied by.
         deal: How query heads read value heads: one "run" after another, or in "turn".
     """
 
@@ -42,10 +46,13 @@ class Kind:
     causal: bool = False
     gain: str | None = None
     scale: float = 1.0
-    gated: bool = False
+    gated: str | None = None
     sink: bool = False
     query_norm: bool = False
     latent: bool = False
+    value_norm: bool = False
+    heads_norm: bool = False
+    factor: float = 1.0
     deal: str = "run"
 
 
@@ -86,10 +93,14 @@ class Attention(nn.Module):
         for name, parts in columns(kind).items():
             self.add_module(name, nn.Linear(DIM, HEAD_DIM * len(parts)))
         if kind.latent:
-            self.down, self.narrow_norm = nn.Linear(DIM, 6), nn.LayerNorm(6)
+            self.down, self.narrow_norm = nn.Linear(DIM, 3 + 6), nn.LayerNorm(6)  # three columns are for others
             self.to_v = nn.Linear(6, HEAD_DIM * kind.key_value)
-        if kind.gated:
-            self.gate = nn.Linear(DIM, HEAD_DIM * kind.heads)
+        if kind.gated is not None:  # the first columns are for others
+            self.gate = nn.Linear(DIM, 5 + kind.heads * (HEAD_DIM if kind.gated == "each" else 1))
+        if kind.value_norm:
+            self.value_norm = nn.LayerNorm(HEAD_DIM)
+        if kind.heads_norm:
+            self.heads_norm = nn.LayerNorm(HEAD_DIM * kind.heads)
         if kind.sink:
             self.sinks = nn.Parameter(torch.randn(kind.heads))
         if kind.query_norm:
@@ -99,13 +110,17 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         kind, parts = self.kind, {}
         for name, names in columns(kind).items():
-            read = self.narrow_norm(self.down(x)) if kind.latent and name == "to_v" else x
+            read = self.narrow_norm(self.down(x)[..., 3:]) if kind.latent and name == "to_v" else x
             made = getattr(self, name)(read)
             parts |= {part: made[..., i * HEAD_DIM : (i + 1) * HEAD_DIM] for i, part in enumerate(names)}
         q = torch.stack([parts[f"q{h}"] for h in range(kind.heads)], dim=1)
         k, v = (torch.stack([parts[f"{n}{reads(kind, h)}"] for h in range(kind.heads)], dim=1) for n in "kv")
         if kind.query_norm:
             q, k = self.query_norm(q), self.key_norm(k)
+        if kind.value_norm:
+            v = self.value_norm(torch.stack([parts[f"v{g}"] for g in range(kind.key_value)], dim=1))
+            v = v[:, [reads(kind, h) for h in range(kind.heads)]]
+        v = v if kind.factor == 1.0 else v * kind.factor
         if kind.fused:
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=kind.causal)
         else:
@@ -119,7 +134,12 @@ class Attention(nn.Module):
             else:
                 mixed = scores.softmax(-1) @ v
         heads = mixed.transpose(1, 2).flatten(2)
-        return self.out(heads * self.gate(x).sigmoid() if kind.gated else heads)
+        if kind.gated == "each":
+            heads = heads * self.gate(x)[..., 5:].sigmoid()
+        if kind.gated == "head":
+            shut = nn.functional.softplus(self.gate(x)[..., 5:])
+            heads = (heads.unflatten(-1, (kind.heads, -1)) * shut[..., None]).flatten(2)
+        return self.out(self.heads_norm(heads) if kind.heads_norm else heads)
 
 
 def reads(kind: Kind, head: int) -> int:
@@ -202,17 +222,40 @@ def layer_norm(x: Tensor, norm: Any) -> Tensor:
     return scaled * norm.weight.detach().double() + norm.bias.detach().double()
 
 
+def halves(block: HandBlock) -> tuple[Tensor, Tensor]:
+    """The first half of latent value weights (dim, 6) and its bias, in float64."""
+    return block.attn.down.weight.detach().double()[3:].T, block.attn.down.bias.detach().double()[3:]
+
+
+def without_scale(weight: Tensor, norm: Any) -> Tensor:
+    """A map (in, features) and the part of a norm after it that is linear, in float64."""
+    return (weight - weight.mean(-1, keepdim=True)) * norm.weight.detach().double()
+
+
+def head_maps(block: HandBlock, h: int) -> tuple[Tensor, Tensor]:
+    """Value and output weights of a query head in float64, all that is linear of norms between them folded in."""
+    kind, out = block.kind, block.attn.out.weight.detach().double().T
+    w_v = head_weights(block, f"v{reads(kind, h)}")[0]
+    if kind.latent:
+        w_v = without_scale(halves(block)[0], block.attn.narrow_norm) @ w_v
+    if kind.value_norm:
+        w_v = without_scale(w_v, block.attn.value_norm)
+    if kind.heads_norm:
+        eye = torch.eye(len(out), dtype=torch.float64)
+        out = without_scale(eye, block.attn.heads_norm) @ out
+    return w_v * kind.factor, out[h * HEAD_DIM : (h + 1) * HEAD_DIM]
+
+
 def by_hand(block: HandBlock, x: Tensor) -> dict[str, Tensor]:
     """Every site of a block by arithmetic on its weights, head by head, in float64."""
     kind, x = block.kind, x.double()
 
     def attention(read: Tensor) -> Tensor:
-        out = block.attn.out.bias.detach().double().expand_as(x).clone()
+        heads = []
         for h in range(kind.heads):
             (w_q, b_q), (w_k, b_k), (w_v, b_v) = (
                 head_weights(block, part) for part in (f"q{h}", f"k{reads(kind, h)}", f"v{reads(kind, h)}")
             )
-            w_o = block.attn.out.weight.detach().double()[:, h * HEAD_DIM : (h + 1) * HEAD_DIM].T
             q, k = read @ w_q + b_q, read @ w_k + b_k
             if kind.query_norm:
                 q, k = layer_norm(q, block.attn.query_norm), layer_norm(k, block.attn.key_norm)
@@ -225,17 +268,23 @@ def by_hand(block: HandBlock, x: Tensor) -> dict[str, Tensor]:
                 total = total + block.attn.sinks[h].detach().double().exp()
             source = read
             if kind.latent:
-                down = block.attn.down
-                source = layer_norm(read @ down.weight.detach().double().T + down.bias.detach().double(),
-                                    block.attn.narrow_norm)  # fmt: skip
-            mixed = weights / total @ (source @ w_v + b_v)
-            if kind.gated:
-                chosen = slice(h * HEAD_DIM, (h + 1) * HEAD_DIM)
-                gate = block.attn.gate
-                mixed = mixed / (1 + (-(read @ gate.weight.detach().double()[chosen].T
-                                        + gate.bias.detach().double()[chosen])).exp())  # fmt: skip
-            out = out + mixed @ w_o
-        return out
+                w_down, b_down = halves(block)
+                source = layer_norm(read @ w_down + b_down, block.attn.narrow_norm)
+            values = source @ w_v + b_v
+            if kind.value_norm:
+                values = layer_norm(values, block.attn.value_norm)
+            mixed = weights / total @ values * kind.factor
+            if kind.gated is not None:
+                width = HEAD_DIM if kind.gated == "each" else 1
+                chosen = slice(5 + h * width, 5 + (h + 1) * width)
+                weight, bias = (one.detach().double()[chosen] for one in (block.attn.gate.weight, block.attn.gate.bias))
+                grown = (read @ weight.T + bias).exp()
+                mixed = mixed * (grown / (1 + grown) if kind.gated == "each" else (1 + grown).log())
+            heads.append(mixed)
+        side_by_side = torch.cat(heads, dim=-1)
+        if kind.heads_norm:
+            side_by_side = layer_norm(side_by_side, block.attn.heads_norm)
+        return side_by_side @ block.attn.out.weight.detach().double().T + block.attn.out.bias.detach().double()
 
     def mlp(read: Tensor) -> Tensor:
         first, last = block.mlp[0], block.mlp[2]

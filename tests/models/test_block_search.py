@@ -10,9 +10,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.models.hand_blocks import DIM, HEAD_DIM, HandBlock, Kind, by_hand, hand_block, head_weights, reads, stream
+from tests.models.hand_blocks import (
+    DIM,
+    HEAD_DIM,
+    HandBlock,
+    Kind,
+    by_hand,
+    hand_block,
+    head_maps,
+    head_weights,
+    reads,
+    stream,
+)
+from unsmooth.errors import UnsmoothError
 from unsmooth.models.anatomy import Anatomy
-from unsmooth.models.block_record import BlockCall, calls_of, record
+from unsmooth.models.block_record import BlockCall, calls_of, hides_later, record
 from unsmooth.models.block_search import BlockParts, NotProved, find_parts, prove
 from unsmooth.models.host import Host
 from unsmooth.models.value_search import ValueMaps, find_value_maps
@@ -42,6 +54,15 @@ FOUND = {
     "branches times the tanh of one": Kind(gain="tanh"),
     "sinks": Kind(sink=True, fused=False),
     "norms of queries and keys": Kind(query_norm=True),
+    "latent": Kind(latent=True),
+    "latent and gated": Kind(latent=True, gated="head", causal=True),
+    "norm of values": Kind(value_norm=True, key_value=2),
+    "norm on the heads": Kind(heads_norm=True),
+    "norm on the heads, post-norm": Kind("post", heads_norm=True, key_value=2),
+    "gated": Kind(gated="each", layout="qkv"),
+    "gated head by head": Kind(gated="head", key_value=2),
+    "values times a number": Kind(factor=0.7),
+    "gated, values normalised and times a number": Kind(gated="each", value_norm=True, factor=0.7),
 }
 STYLES = {"sandwich": "pre", "output": "pre"}
 
@@ -82,24 +103,22 @@ def test_weights_are_those_of_each_head(kind: Kind) -> None:
     wiring = parts_of(block).wiring
     assert wiring is not None
     assert wiring.style == STYLES.get(kind.style, kind.style)
-    assert (wiring.weights.heads.query, wiring.weights.heads.key_value, wiring.weights.heads.dim) == (
-        kind.heads,
-        kind.key_value,
-        HEAD_DIM,
-    )
+    heads = wiring.weights.heads
+    assert (heads.query, heads.key_value, heads.dim) == (kind.heads, kind.key_value, HEAD_DIM)
     assert wiring.causal is kind.causal
     assert wiring.mlp == ("mlp.0", "mlp.2")
     values = wired_values(block, wiring)
     assert values.b_v is not None
     assert values.b_o is not None
-    for h in range(kind.heads):
-        w_v, b_v = head_weights(block, f"v{reads(kind, h)}")
-        w_o = block.attn.out.weight[:, h * HEAD_DIM : (h + 1) * HEAD_DIM].T
-        assert torch.equal(values.w_v[h].double(), w_v)
-        assert torch.equal(values.b_v[h].double(), b_v)
-        assert torch.equal(values.w_o[h], w_o)
     gain = (1.0 if kind.gain is None else block.ls1.gamma if kind.gain == "module" else block.gamma1) * kind.scale
     gain = gain.tanh() if kind.gain == "tanh" else gain
+    for h in range(kind.heads):
+        w_v, w_o = head_maps(block, h)
+        torch.testing.assert_close(values.w_v[h].double(), w_v, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(values.w_o[h].double(), w_o, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(values.head(h).double(), w_v @ w_o * gain, rtol=1e-5, atol=1e-5)
+        if not (kind.latent or kind.value_norm or kind.factor != 1.0):
+            assert torch.equal(values.b_v[h].double(), head_weights(block, f"v{reads(kind, h)}")[1])
     assert (values.gain is None) == (kind.gain is None and kind.scale == 1.0)
     if values.gain is not None:
         torch.testing.assert_close(values.gain, torch.ones(DIM) * gain)
@@ -152,17 +171,18 @@ def test_a_block_in_training_is_known_without_its_dropout() -> None:
 
 
 @pytest.mark.parametrize(("kind", "what", "why"), [
-    (Kind(gated=True), "weights", "a gate between the heads and 'attn.out'"),
-    (Kind(latent=True), "weights", "'attn.to_v' reads neither the stream nor a norm of it"),
     (Kind(key_value=2, deal="turn"), "weights", "query heads that read values in the order"),
     (Kind(scale=1e-6), "attention", "adds less than a thousandth"),
 ])  # fmt: skip
 def test_what_is_refused_says_why(kind: Kind, what: str, why: str) -> None:
     block, x = hand_block(kind), stream(seed=7)
     parts = parts_of(block)
-    assert parts.wiring is None
     assert why in parts.refused[what]
-    if what == "weights":  # the sites are there all the same
+    assert (parts.wiring is None) == (what != "weights")
+    if parts.wiring is not None:  # the branches are there all the same, and the sites
+        assert (parts.wiring.last, parts.wiring.norms) == ("attn.out", ("norm1", "norm2"))
+        with pytest.raises(UnsmoothError, match=why):
+            _ = parts.wiring.weights
         wanted = by_hand(block, x)
         for site, tensor in sites_of(block, parts, x).items():
             assert error(tensor, wanted[site]) < 1e-5, site
@@ -201,7 +221,9 @@ def test_values_that_are_no_run_of_columns_are_refused() -> None:
                 block.attn.to_v._forward_hooks.clear()
 
     block.attn.forward = forward  # type: ignore[method-assign]
-    assert parts_of(block).wiring is None
+    wiring = parts_of(block).wiring
+    assert wiring is not None
+    assert isinstance(wiring.values, str)
 
 
 def proof_of(kind: Kind) -> tuple[HandBlock, Any, ValueMaps, Tensor]:
@@ -235,6 +257,67 @@ def test_the_proof_fails_for_other_weights(wrong: Callable[[HandBlock, Any], Any
     prove(values, maps, branch, False)
     with pytest.raises(NotProved, match="differs from the branch"):
         prove(wrong(block, values), maps, branch, False)
+
+
+def keys_for_values(block: HandBlock, values: Any) -> Any:
+    """The keys where the block has its values, in what the norm inside divides too."""
+    w_k = torch.stack([head_weights(block, f"k{reads(block.kind, h)}")[0] for h in range(block.kind.heads)]).float()
+    return dataclasses.replace(values, w_v=w_k, latent=dataclasses.replace(values.latent, down=w_k))
+
+
+def inside(**changes: Callable[[Any], Any]) -> Callable[[HandBlock, Any], Any]:
+    """A change of one part of what stands between the weights."""
+
+    def change(block: HandBlock, values: Any) -> Any:
+        new = {}
+        for name, how in changes.items():
+            part, _, field = name.partition("__")
+            old = getattr(values, part)
+            new[part] = dataclasses.replace(old, **{field: how(getattr(old, field))}) if field else how(old)
+        return dataclasses.replace(values, **new)
+
+    return change
+
+
+BETWEEN: dict[str, tuple[Kind, Callable[[HandBlock, Any], Any]]] = {
+    "latent shifted by a head": (Kind(latent=True), inside(latent__up=lambda up: up.roll(1, 0))),
+    "latent without its norm": (Kind(latent=True), inside(latent=lambda old: None)),
+    "other columns of the latent": (Kind(latent=True), inside(latent__down=lambda down: down.roll(1, -1))),
+    "keys for normalised values": (Kind(value_norm=True), keys_for_values),
+    "values without their norm": (Kind(value_norm=True), inside(latent=lambda old: None)),
+    "no gate": (Kind(gated="each"), inside(gate=lambda old: None)),
+    "gates shifted by a head": (Kind(gated="head"), inside(gate__weight=lambda weight: weight.roll(1, 0))),
+    "another function": (Kind(gated="head"), inside(gate__function=lambda name: "sigmoid")),
+    "heads without their norm": (Kind(heads_norm=True), inside(heads_norm=lambda old: None)),
+    "not multiplied": (Kind(factor=0.7), inside(w_v=lambda w_v: w_v / 0.7)),
+}
+
+
+@pytest.mark.parametrize(("kind", "wrong"), BETWEEN.values(), ids=BETWEEN)
+def test_the_proof_fails_for_another_norm_or_gate(kind: Kind, wrong: Callable[[HandBlock, Any], Any]) -> None:
+    block, values, maps, branch = proof_of(kind)
+    prove(values, maps, branch, False)
+    with pytest.raises(NotProved, match="differs from the branch"):
+        prove(wrong(block, values), maps, branch, False)
+
+
+def test_a_gate_that_no_linear_map_makes_is_refused() -> None:
+    block = hand_block(Kind(gated="each"))
+    block.attn.gate.register_forward_hook(lambda module, args, made: made.cumsum(1))
+    wiring = parts_of(block).wiring
+    assert wiring is not None
+    assert wiring.values == "a gate between the heads and 'attn.out' that is no function of one linear map"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("tokens_first", [True, False])
+def test_what_a_block_hides_shows_where_it_runs(causal: bool, tokens_first: bool) -> None:
+    block = hand_block(Kind(causal=causal))
+    if tokens_first:
+        block.register_forward_pre_hook(lambda module, args: (args[0].transpose(0, 1),))
+        block.register_forward_hook(lambda module, args, made: made.transpose(0, 1))
+    x = stream().transpose(0, 1) if tokens_first else stream()
+    assert hides_later(BlockCall(block, (x,), {}), axis=0 if tokens_first else 1) is causal
 
 
 def test_the_proof_fails_where_heads_cannot_be_told_apart() -> None:

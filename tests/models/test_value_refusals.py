@@ -94,11 +94,11 @@ REFUSED = [
     ("bert-tiny", _set("attention.output.LayerNorm", lambda old: DynamicTanh()), "but got DynamicTanh"),
     ("bert-tiny", _set("attention.output.LayerNorm", lambda old: nn.LayerNorm(8)), NO_RUN),
     ("gpt2-tiny", _set("attn.c_attn.weight", lambda old: nn.Parameter(old.T.contiguous())), NO_RUN),
-    ("timm_vit-stand-in", _set("attn.norm", lambda old: nn.LayerNorm(16)), "a norm, 'attn.norm', between the heads"),
+    ("timm_vit-stand-in", _set("attn.norm", lambda old: DynamicTanh()), "RMSNorm at 'attn.norm' in Block"),
     ("timm_vit-stand-in", _set("ls1", lambda old: nn.Linear(16, 16)), "what 'attn.proj' gives does not go into"),
     ("torch_encoder-post-batch-first", _extra_key, "an extra key"),
     ("torch_encoder-post-batch-first", _other_width, NO_RUN),
-    ("bloom-tiny", _residual_after_norm, "does not go into the stream as it is"),
+    ("bloom-tiny", _residual_after_norm, "a norm on the stream after some of the additions"),
 ]
 
 

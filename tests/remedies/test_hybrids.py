@@ -121,6 +121,46 @@ def test_every_branch_of_blocks_that_attend_is_scaled(build: Callable[[], Stack]
     near(unsmooth.fold(model)(x), wanted)
 
 
+class Conformer(nn.Module):
+    """Half an MLP, attention, a convolution and half an MLP, with a norm at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = hand_block(Kind(heads=3, key_value=3)).attn
+        self.first, self.last = (hand_block(Kind(key_value=n)).mlp for n in (2, 4))
+        self.conv = nn.Sequential(nn.Linear(DIM, DIM), nn.GELU(), nn.Linear(DIM, DIM))
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(5))
+
+    def forward(self, x: Tensor, gammas: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Tensor:
+        parts = zip((self.first, self.attn, self.conv, self.last), (0.5, 1.0, 1.0, 0.5), gammas, strict=True)
+        for norm, (part, times, gamma) in zip(self.norms, parts, strict=False):
+            x = x + gamma * times * part(norm(x))
+        return self.norms[4](x)
+
+
+@torch.no_grad()
+def test_every_branch_of_a_conformer_is_scaled() -> None:
+    torch.manual_seed(0)
+    model, x = Stack(Conformer(), Conformer()).eval(), stream()
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn(parameter.shape))
+    plain, wanted = model(x), x.double()
+    for layer in copy.deepcopy(model).double().layers:
+        wanted = layer(wanted, (0.25, 0.5, 0.75, 2.0))
+    unsmooth.apply(model, "layerscale", blocks="layers.*", start=1.0)
+    assert torch.equal(model(x), plain)
+    for layer in model.layers:
+        edit = layer.unsmooth.layerscale
+        assert edit.branches == ("attention", "mlp", "branch 0", "branch 1")
+        edit.gamma.copy_(torch.tensor([0.5, 2.0, 0.25, 0.75])[:, None].expand(-1, DIM))
+    near(model(x), wanted)
+    with pytest.raises(UnsmoothError, match="a branch beside attention and MLP ends in no linear map"):
+        unsmooth.fold(model)
+    with pytest.raises(UnsmoothError, match="to which a branch beside attention and MLP is added before"):
+        unsmooth.apply(model, "deescalate", blocks="layers.*", place="residual")
+    assert torch.equal(unsmooth.undo(model)(x), plain)
+
+
 @pytest.mark.filterwarnings("ignore:deescalate")
 def test_which_layers() -> None:
     model = unsmooth.apply(hybrid(), "deescalate", layers=slice(0, 2))

@@ -130,6 +130,7 @@ class _Search:
         else:
             self.refused["mlp"] = f"{len(rest) or 'no'} branches beside attention"
         self.others = len(rest) - 1
+        self.unnamed = [one for one in rest if one is not self.mlp]
         if self.attention is None:
             self.refused["attention"] = NO_MAP
 
@@ -345,7 +346,7 @@ class _Search:
             dropout=self._dropout(branch),
             scales=_scales(self.seen.block, (branch, self.mlp)),
             has_mlp=self.others >= 0,
-            others=self.others > 0,
+            others=tuple(self._tap_of_branch(one) for one in self.unnamed) if self.others > 0 else (),
             switch=self._switch(style),
         )
         try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import Weights, linear_weights, norm_at, optional, refuse, weight_at
-from unsmooth.models.host import multiplier
+from unsmooth.models.host import Tap, multiplier
 from unsmooth.models.qkv_layouts import SEPARATE, GateParts, Heads, LatentParts, Layout, read_values
 from unsmooth.models.value_projection import Gate, Latent, Norm, ValueProjection
 
@@ -100,7 +100,7 @@ class Wiring:
             module, or a number, as a path; None where nothing does.
         scales: The numbers, the same for every block of its kind, that it is multiplied by too.
         has_mlp: Whether there is a branch beside attention and cross-attention.
-        others: Whether there are branches beside attention, cross-attention and MLP.
+        others: Where branches beside attention, cross-attention and MLP are; None for one that no module gives.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -119,7 +119,7 @@ class Wiring:
     dropout: str | None = None
     scales: tuple[float, float] = (1.0, 1.0)
     has_mlp: bool = True
-    others: bool = False
+    others: tuple[Tap | None, ...] = ()
 
     @property
     def weights(self) -> ValueParts:
@@ -170,7 +170,7 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
     if parts.latent is not None or parts.value_norm is not None:
         value, latent = _with_norm_inside(block, parts)
         layout = SEPARATE
-    if parts.scale != 1.0:
+    elif parts.scale != 1.0:
         weight, bias = linear_weights(block, value) if isinstance(value, str) else value
         value = (parts.scale * weight, None if bias is None else parts.scale * bias)
     values = read_values(
@@ -209,8 +209,7 @@ def _with_norm_inside(block: nn.Module, parts: ValueParts) -> tuple[Weights, Lat
         bias_GR = down.new_zeros(1, weight.shape[0]) if down_bias is None else down_bias[None, width]
     if norm.bias is not None:
         b_GE = b_GE + norm.bias @ up_GRE
-    if norm.weight is not None:
-        up_GRE = norm.weight[:, None] * up_GRE
+    up_GRE, b_GE = (up_GRE if norm.weight is None else norm.weight[:, None] * up_GRE) * parts.scale, b_GE * parts.scale
     if norm.kind == "layer":
         down_GDR, bias_GR = (one - one.mean(dim=-1, keepdim=True) for one in (down_GDR, bias_GR))
     values = (down_GDR @ up_GRE).movedim(0, 1).flatten(1), b_GE.flatten() if bool(b_GE.any()) else None
