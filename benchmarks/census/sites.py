@@ -64,29 +64,44 @@ class Block:
             one for call in self.calls if call.attends for one in call.outputs.values() if one.shape == shape
         )
 
-        self.added = self._distinct(self._gained())
+        joined = list(self._gained())
+        self.added = self._distinct(added for _, _, added in joined)
+        self.from_entry = [end for start, end, _ in joined if torch.equal(start, self.x)]
 
-    def _gained(self) -> Iterator[Tensor]:
-        """What a part of the stream has more than an earlier one, where that is a tensor times numbers by channel.
+    def _gained(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Parts of the stream that are an earlier one and a tensor, each times numbers by channel, with what is added.
 
-        So a branch is added that is multiplied by weights of the block itself: no module gives it as it is added.
+        So a branch is added that is multiplied by weights of the block itself: no module gives it as it is added. So is
+        one to a stream that is multiplied too.
         """
+        dim = 1 if self.layout.kind == "places, width second" else self.x.ndim - 1
         for start in (self.x, *self.read[:12]):
+            a = start.double().movedim(dim, -1).flatten(0, -2)
             for end in (*self.read[:12], self.y):
-                more = (end - start).double()
-                if float(more.abs().max()) <= 1e-3 * float(start.abs().max()):
+                c = end.double().movedim(dim, -1).flatten(0, -2)
+                if torch.equal(start, end) or float((c - a).abs().max()) <= 1e-3 * float(a.abs().max()):
                     continue
                 for made in self.made[:40]:
-                    gain = self._per_channel(more, made.double())
-                    if gain is not None and float((gain * made - more).norm()) <= 1e-4 * float(more.norm()):
-                        yield (end - start)
+                    b = made.double().movedim(dim, -1).flatten(0, -2)
+                    keeps, gain = self._by_channel(a, b, c)
+                    added = gain * b
+                    least, error = 1e-3 * float(c.norm()), float((keeps * a + added - c).norm())
+                    if min(float(added.norm()), float((keeps * a).norm())) > least and error <= 1e-2 * least:
+                        whole = torch.unflatten(added, 0, made.movedim(dim, -1).shape[:-1])
+                        yield start, end, whole.movedim(-1, dim).float()
                         break
 
-    def _per_channel(self, more: Tensor, made: Tensor) -> Tensor | None:
-        """The numbers by channel that bring one tensor nearest to another, for all tokens the same."""
-        dim = 1 if self.layout.kind == "places, width second" else made.ndim - 1
-        others = [one for one in range(made.ndim) if one != dim]
-        return (more * made).sum(others, keepdim=True) / made.square().sum(others, keepdim=True).clamp(min=1e-30)
+    @staticmethod
+    def _by_channel(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers by channel that bring two tensors, added up, nearest to a third, for all tokens the same."""
+        more = c - a
+        alone = (more * b).sum(0) / b.square().sum(0).clamp(min=1e-30)
+        if float((alone * b - more).norm()) <= 1e-5 * float(more.norm()):
+            return torch.ones_like(alone), alone
+        aa, bb, ab = a.square().sum(0), b.square().sum(0), (a * b).sum(0)
+        apart = (aa * bb - ab.square()).clamp(min=1e-30)
+        ca, cb = (c * a).sum(0), (c * b).sum(0)
+        return (ca * bb - cb * ab) / apart, (cb * aa - ca * ab) / apart
 
     @staticmethod
     def _distinct(found: Any) -> list[Tensor]:
@@ -116,6 +131,8 @@ class Block:
                     continue
                 if _along(end - start, one) < 1e-8:
                     return True
+        if any(_along(added, one) < 1e-8 for added in self.added):
+            return True
         # In parallel: two branches make the whole difference.
         return any(not torch.equal(other, one) and _along(self.y - self.x - other, one) < 1e-8 for other in self.made)
 
@@ -130,6 +147,8 @@ class Block:
             if torch.equal(total, self.x):
                 continue
             if any(_along(total - self.x, branch) < 1e-8 for branch in made):
+                return True
+            if any(torch.equal(total, end) for end in self.from_entry):
                 return True
             for first in made[:40]:
                 if any(_along(total - self.x - first, second) < 1e-8 for second in made[:40] if second is not first):

@@ -156,7 +156,7 @@ def test_every_branch_of_a_conformer_is_scaled() -> None:
     near(model(x), wanted)
     with pytest.raises(UnsmoothError, match="a branch beside attention and MLP ends in no linear map"):
         unsmooth.fold(model)
-    with pytest.raises(UnsmoothError, match="to which a branch beside attention and MLP is added before"):
+    with pytest.raises(UnsmoothError, match="and a branch beside attention and MLP is added before"):
         unsmooth.apply(model, "deescalate", blocks="layers.*", place="residual")
     assert torch.equal(unsmooth.undo(model)(x), plain)
 

@@ -62,14 +62,16 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
     return nn.MultiheadAttention if isinstance(module, nn.MultiheadAttention) else type(module)
 
 
-def calls_of(blocks: Iterable[nn.Module], run: Callable[[], object]) -> tuple[dict[Hashable, BlockCall], str]:
+def calls_of(
+    blocks: Iterable[nn.Module], run: Callable[[], object], key: Callable[[nn.Module], Hashable] = kind_of
+) -> tuple[dict[Hashable, BlockCall], str]:
     """The first call of one block of each kind in a pass that `run` makes, and what it says of those that it lacks.
 
     A stream of zeros, as decoders of queries begin with, shows no sums: then it is the first with another.
     """
     kinds: dict[Hashable, list[nn.Module]] = {}
     for block in blocks:
-        kinds.setdefault(kind_of(block), []).append(block)
+        kinds.setdefault(key(block), []).append(block)
     found: dict[Hashable, BlockCall] = {}
     given: dict[Hashable, BlockCall] = {}
 

@@ -345,6 +345,7 @@ class _Search:
             causal=_is_causal(branch.map_call),
             dropout=self._dropout(branch),
             scales=_scales(self.seen.block, (branch, self.mlp)),
+            keeps=(branch.step.keeps, 1.0 if self.mlp is None else self.mlp.step.keeps),
             has_mlp=self.others >= 0,
             others=tuple(self._tap_of_branch(one) for one in self.unnamed) if self.others > 0 else (),
             switch=self._switch(style),
@@ -561,8 +562,12 @@ def _gains(ends: tuple[End, End], branches: tuple[_Branch, _Branch | None]) -> t
 def _scales(block: nn.Module, branches: tuple[_Branch, _Branch | None]) -> tuple[float, float]:
     """The numbers that multiply both branches, where no weight of the block can be what they come of."""
     first, second = (1.0 if one is None or isinstance(one.times, str) else one.times for one in branches)
-    if (first, second) != (1.0, 1.0) and any(p.numel() == 1 for p in block.parameters()):
-        raise NotProved(f"branches multiplied by {first:g} and {second:g}, which may come of weights of one number")
+    numbers = [first, second, *(one.step.keeps for one in branches if one is not None)]
+    if any(one != 1.0 and not isinstance(one, str) for one in numbers) and any(
+        p.numel() == 1 for p in block.parameters()
+    ):
+        said = ", ".join(f"{one:g}" for one in numbers if not isinstance(one, str) and one != 1.0)
+        raise NotProved(f"branches or the stream multiplied by {said}, which may come of weights of one number")
     return first, second
 
 

@@ -30,6 +30,7 @@ class Joined:
         after: The sum.
         branches: What is added: one, or two at once.
         scales: The number that each is multiplied by.
+        keeps: What the stream is multiplied by there: a number, or the path of a weight (dim,).
         norm: The norm that the sum goes through (post-norm), if any, and then `handed_on` is what it gives.
         handed_on: The stream after this step.
     """
@@ -40,6 +41,7 @@ class Joined:
     scales: tuple[float, ...]
     norm: str | None
     handed_on: Value
+    keeps: float | str = 1.0
 
 
 def find_steps(record: Record) -> list[Joined] | str:
@@ -51,6 +53,8 @@ def find_steps(record: Record) -> list[Joined] | str:
     if not found and (more := list(_times_weights(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
+    if not found:
+        found = _way(record, _Table(record, weighted=True), record.stream, (record.stream,))
     if not found and (more := list(_unseen(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
@@ -65,16 +69,19 @@ def find_steps(record: Record) -> list[Joined] | str:
 
 def _times_weights(record: Record) -> Iterator[Value]:
     """What modules gave times a weight (dim,) that the block holds outside of norms and linear maps (LayerScale)."""
-    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
-    dim = record.stream.tensor.shape[-1]
-    for weight in record.block.parameters():
-        if id(weight) in inner or weight.numel() != dim:
-            continue
+    for weight in _own_weights(record).values():
         for value in list(record.values):
             places = [one for one in value.places if one.end == "output" and record.called_once(one.module)]
             if places:
-                tensor = value.tensor * weight.detach().flatten()
+                tensor = value.tensor * weight
                 yield Value(tensor, [Place("", "times", max(one.order for one in places), tensor)])
+
+
+def _own_weights(record: Record) -> dict[str, Tensor]:
+    """The weights (dim,) that the block holds outside of norms and linear maps, by path."""
+    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
+    own = {path: weight.detach() for path, weight in record.block.named_parameters() if id(weight) not in inner}
+    return {path: weight.flatten() for path, weight in own.items() if weight.numel() == record.stream.tensor.shape[-1]}
 
 
 def _unseen(record: Record) -> Iterator[Value]:
@@ -91,7 +98,7 @@ def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -
     best: list[Joined] = []
     for step in (*table.sums(now, passed), *(table.pairs(now) if len(passed) == 1 else ())):
         for norm, handed_on in ((None, step.after), *table.norms_of(step.after)):
-            one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on)
+            one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on, step.keeps)
             if handed_on is record.output:
                 rest: list[Joined] = []
             elif any(handed_on is other for other in passed) or len(passed) > 6:
@@ -108,26 +115,58 @@ def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -
 def _rank(steps: list[Joined]) -> tuple[int, int, int]:
     """More branches seen apart are better, then fewer numbers that branches are multiplied by, then more steps."""
     plain = sum(scale == 1.0 for step in steps for scale in step.scales)
+    plain += sum(step.keeps == 1.0 for step in steps) - len(steps)
     branches = sum(len(step.branches) for step in steps)
     return branches, plain - branches, len(steps)
 
 
 class _Table:
-    """The tensors of a record as rows of a few numbers each."""
+    """The tensors of a record as rows of a few numbers each.
 
-    def __init__(self, record: Record) -> None:
+    Args:
+        record: The record.
+        weighted: Whether the stream may be multiplied, too, before a branch is added.
+    """
+
+    def __init__(self, record: Record, weighted: bool = False) -> None:
         self.record = record
         self.values = record.values
-        step = max(record.stream.tensor.numel() // _SKETCH, 1)
-        self.rows_VK = torch.stack([one.tensor.flatten()[::step].double() for one in self.values])
+        self.weights = _own_weights(record) if weighted else None
+        self.step = max(record.stream.tensor.numel() // _SKETCH, 1)
+        self.rows_VK = torch.stack([self._sketch(one.tensor) for one in self.values])
         self.norms = [one for one in record.calls if is_norm(one)]
 
     def _row(self, value: Value) -> Tensor:
         return self.rows_VK[next(i for i, one in enumerate(self.values) if one is value)]
 
+    def _sketch(self, tensor: Tensor) -> Tensor:
+        return tensor.flatten()[:: self.step].double()
+
     def sums(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
-        """Every value that is `now` and a multiple of another value."""
-        gaps_VK, rows_VK = self.rows_VK - self._row(now), self.rows_VK
+        """Every value that is `now` and a multiple of another value; each times something where that is looked for."""
+        yield from self._sums(now, passed, 1.0, now.tensor)
+        if self.weights is None:
+            return
+        for path, weight in self.weights.items():
+            yield from self._sums(now, passed, path, now.tensor * weight)
+        for keeps in self._factors(now):
+            yield from self._sums(now, passed, keeps, now.tensor * keeps)
+
+    def _factors(self, now: Value) -> Iterator[float]:
+        """The numbers a of which a·now and a multiple of another value are a third, by least squares."""
+        row_K, rows_VK = self._row(now), self.rows_VK
+        own, sizes_V, along_V = row_K @ row_K, rows_VK.square().sum(1), rows_VK @ row_K
+        products_VV = rows_VK @ rows_VK.T  # sum, branch
+        apart_V = (own * sizes_V - along_V.square()).clamp(min=1e-12 * float(own) ** 2)
+        keeps_VV = (along_V[:, None] * sizes_V - products_VV * along_V) / apart_V
+        scales_VV = (products_VV * own - along_V[:, None] * along_V) / apart_V
+        left_VV = sizes_V[:, None] - keeps_VV * along_V[:, None] - scales_VV * products_VV
+        fits_VV = (left_VV <= 1e-10 * sizes_V[:, None]) & (keeps_VV > 0.05) & (scales_VV.abs() > 1e-3)
+        found = keeps_VV[fits_VV & ((keeps_VV - 1.0).abs() > 1e-4)].tolist()
+        yield from {round(one, 6): one for one in found}.values()
+
+    def _sums(self, now: Value, passed: tuple[Value, ...], keeps: float | str, kept: Tensor) -> Iterator[Joined]:
+        gaps_VK, rows_VK = self.rows_VK - self._sketch(kept), self.rows_VK
         sizes_V = rows_VK.square().sum(1)
         products_VV = gaps_VK @ rows_VK.T
         scales_VV = products_VV / sizes_V.clamp(min=1e-30)
@@ -136,10 +175,10 @@ class _Table:
             sum_of, added = self.values[int(after)], self.values[int(branch)]
             if added is now or sum_of is now or added is sum_of or any(sum_of is one for one in passed):
                 continue
-            gap = sum_of.tensor - now.tensor
+            gap = sum_of.tensor - kept
             scale = _whole(float(scales_VV[after, branch]))
-            if _is_sum(now.tensor, sum_of.tensor, gap, scale * added.tensor):
-                yield Joined(now, sum_of, (added,), (scale,), None, sum_of)
+            if _is_sum(kept, sum_of.tensor, gap, scale * added.tensor):
+                yield Joined(now, sum_of, (added,), (scale,), None, sum_of, keeps)
 
     def pairs(self, now: Value) -> Iterator[Joined]:
         """Every value that is `now` and two other values, each times the same number."""
