@@ -134,7 +134,11 @@ class Block:
         if any(_along(added, one) < 1e-8 for added in self.added):
             return True
         # In parallel: two branches make the whole difference.
-        return any(not torch.equal(other, one) and _along(self.y - self.x - other, one) < 1e-8 for other in self.made)
+        return any(
+            not torch.equal(other, one) and _along(end - self.x - other, one) < 1e-8
+            for end in (self.y, *self.read[:12])
+            for other in self.made
+        )
 
     def is_middle(self, one: Tensor) -> bool:
         """Whether a tensor is the stream after attention: the entry and a branch, with or without a norm after."""

@@ -122,6 +122,37 @@ def test_what_rests_on_the_stream_as_it_was_is_refused(name: str, options: dict[
         unsmooth.apply(Stack(ByChannel), name, blocks="layers.*", **options)
 
 
+class Beside(HandBlock):
+    """x + 0.3·attention + 1.7·(a linear map of its own), both of one norm, and then the MLP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = self.norm1(x)
+        x = x + 0.3 * self.attn(read) + 1.7 * self.beside(read)
+        return x + self.mlp(self.norm2(x))
+
+
+@torch.no_grad()
+def test_branches_that_are_added_at_once_each_have_a_number() -> None:
+    torch.manual_seed(0)
+    blocks: list[Any] = [Beside(Kind(heads=3, key_value=3)) for _ in range(2)]
+    for block in blocks:
+        block.load_state_dict(hand_block(Kind(heads=3, key_value=3)).state_dict())
+        block.beside = nn.Linear(DIM, DIM)
+    model, x = nn.Sequential(*blocks).eval(), stream()
+    wanted = x.double()
+    for block in copy.deepcopy(model).double():
+        read = block.norm1(wanted)
+        wanted = wanted + 0.3 * 0.5 * block.attn(read) + 1.7 * 0.25 * block.beside(read)
+        wanted = wanted + 2.0 * block.mlp(block.norm2(wanted))
+    unsmooth.apply(model, "layerscale", blocks="*", start=1.0)
+    wiring = parts_of(model[0]).wiring
+    assert wiring is not None
+    assert wiring.scales == pytest.approx((0.3, 1.0), rel=1e-5)
+    for block in model:
+        block.unsmooth.layerscale.gamma.copy_(torch.tensor([0.5, 2.0, 0.25])[:, None].expand(-1, DIM))
+    torch.testing.assert_close(model(x).double(), wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+
+
 def test_a_stream_times_a_weight_of_one_number_is_not_taken_for_a_constant() -> None:
     class Learned(HandBlock):
         def forward(self, x: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ def find_steps(record: Record) -> list[Joined] | str:
     if not found and (more := list(_times_weights(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
-    if not found:
-        found = _way(record, _Table(record, weighted=True), record.stream, (record.stream,))
+    for looser in (("weights",), ("weights", "pairs")):
+        found = found or _way(record, _Table(record, looser), record.stream, (record.stream,))
     if not found and (more := list(_unseen(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
@@ -96,7 +96,7 @@ def _unseen(record: Record) -> Iterator[Value]:
 def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -> list[Joined]:
     """The longest way from `now` to the output."""
     best: list[Joined] = []
-    for step in (*table.sums(now, passed), *(table.pairs(now) if len(passed) == 1 else ())):
+    for step in (*table.sums(now, passed), *table.pairs(now, passed)):
         for norm, handed_on in ((None, step.after), *table.norms_of(step.after)):
             one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on, step.keeps)
             if handed_on is record.output:
@@ -125,13 +125,14 @@ class _Table:
 
     Args:
         record: The record.
-        weighted: Whether the stream may be multiplied, too, before a branch is added.
+        looser: "weights" where the stream may be multiplied, too, before a branch is added; "pairs" where two branches
+            that are added at once may each be multiplied by a number of its own.
     """
 
-    def __init__(self, record: Record, weighted: bool = False) -> None:
+    def __init__(self, record: Record, looser: tuple[str, ...] = ()) -> None:
         self.record = record
         self.values = record.values
-        self.weights = _own_weights(record) if weighted else None
+        self.looser, self.weights = looser, _own_weights(record) if looser else {}
         self.step = max(record.stream.tensor.numel() // _SKETCH, 1)
         self.rows_VK = torch.stack([self._sketch(one.tensor) for one in self.values])
         self.norms = [one for one in record.calls if is_norm(one)]
@@ -145,7 +146,7 @@ class _Table:
     def sums(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
         """Every value that is `now` and a multiple of another value; each times something where that is looked for."""
         yield from self._sums(now, passed, 1.0, now.tensor)
-        if self.weights is None:
+        if not self.looser:
             return
         for path, weight in self.weights.items():
             yield from self._sums(now, passed, path, now.tensor * weight)
@@ -180,10 +181,14 @@ class _Table:
             if _is_sum(kept, sum_of.tensor, gap, scale * added.tensor):
                 yield Joined(now, sum_of, (added,), (scale,), None, sum_of, keeps)
 
-    def pairs(self, now: Value) -> Iterator[Joined]:
-        """Every value that is `now` and two other values, each times the same number."""
+    def pairs(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+        """Every value that is `now` and two other values, each times the same number, or one of its own."""
         targets = [one for one in (self.record.output, *self._before_norms()) if one is not now]
         used = [one for one in self.values if one is not now and one is not self.record.output]
+        if "pairs" in self.looser:
+            yield from self._unequal_pairs(now, passed)
+        elif len(passed) > 1:
+            return
         rows_VK = torch.stack([self._row(one) for one in used]) if len(used) > 1 else self.rows_VK[:0]
         for after in dict.fromkeys(map(id, targets)):
             sum_of = next(one for one in targets if id(one) == after)
@@ -199,6 +204,30 @@ class _Table:
                         continue
                     if _is_sum(now.tensor, sum_of.tensor, gap, scale * (one.tensor + other.tensor)):
                         yield Joined(now, sum_of, (one, other), (scale, scale), None, sum_of)
+
+    def _unequal_pairs(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+        """Every value that norms read, or that is handed on, and is `now` and two others, each times a number."""
+        read = [found for one in self.norms if (found := self.record.find(one.given)) is not None]
+        targets = {id(one): one for one in (self.record.output, *read) if one is not now}
+        gone = {id(one) for one in (now, self.record.output, *passed)}
+        for sum_of in targets.values():
+            used = [one for one in self.values if id(one) not in gone and one is not sum_of]
+            if any(sum_of is one for one in passed) or len(used) < 2:
+                continue
+            rows_VK = torch.stack([self._row(one) for one in used])
+            gap, gap_K = sum_of.tensor - now.tensor, self._row(sum_of) - self._row(now)
+            sizes_V, products_VV, along_V = rows_VK.square().sum(1), rows_VK @ rows_VK.T, rows_VK @ gap_K
+            apart_VV = (sizes_V[:, None] * sizes_V - products_VV.square()).clamp(min=1e-12 * float(sizes_V.max()) ** 2)
+            first_VV = (along_V[:, None] * sizes_V - products_VV * along_V) / apart_VV
+            left_VV = gap_K @ gap_K - first_VV * along_V[:, None] - first_VV.mT * along_V
+            for i, j in (left_VV <= 1e-8 * (gap_K @ gap_K)).triu(1).nonzero().tolist():
+                one, other = used[i], used[j]
+                scales = _whole(float(first_VV[i, j])), _whole(float(first_VV[j, i]))
+                shown = [scale * added.tensor for scale, added in zip(scales, (one, other), strict=True)]
+                if not all(_shows(added, now.tensor, sum_of.tensor) for added in shown):
+                    continue
+                if _is_sum(now.tensor, sum_of.tensor, gap, shown[0] + shown[1]):
+                    yield Joined(now, sum_of, (one, other), scales, None, sum_of)
 
     def _before_norms(self) -> list[Value]:
         """What norms read whose output the block hands on."""
