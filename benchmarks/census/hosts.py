@@ -24,6 +24,8 @@ _HIERA = {
     "global_attention_blocks": [3], "window_positional_embedding_background_size": [2, 2],
 }  # fmt: skip
 _HIERA_NECK = {"backbone_channel_list": [64, 32, 16, 8], "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}
+# Of the layers that see everything, which no field of the built configuration holds.
+_GLOBAL: dict[str, Any] = {"global_head_dim": 8}
 _WIDE = {"hidden_size": 64}
 
 # Fields of configurations said by hand, by model type.
@@ -40,8 +42,14 @@ FIELDS: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8}},
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
-    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
-    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, **_GLOBAL},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, **_GLOBAL}},
+    "embedding_gemma2_text": _GLOBAL,
+    "embedding_gemma2": {"text_config": _GLOBAL},
+    "gemma4_text": _GLOBAL,
+    "gemma4": {"text_config": _GLOBAL},
+    "gemma4_unified_text": _GLOBAL,
+    "gemma4_unified": {"text_config": _GLOBAL},
     "depth_anything": _FOUR_STAGES,
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "emu3": {"vocabulary_map": {"<image>": 21}},

@@ -114,6 +114,27 @@ class Block:
                 if at not in (start, end):
                     before, after = self.seen[start], self.seen[end]
                     yield Sum(before, after, after.tensor - before.tensor, one)
+        yield from self._weighed_sums(rows_NPC)
+
+    def _weighed_sums(self, rows_NPC: Tensor) -> Iterator[Sum]:
+        """Sums in which the stream is multiplied too, by numbers for each channel: by least squares."""
+        starts = [at for at, one in enumerate(self.seen) if at == 0 or not one.made][:12]
+        for start in starts:
+            a = rows_NPC[start]
+            for end in [at for at in {*starts, len(self.seen) - 1} if at > start]:
+                c = rows_NPC[end]
+                for at in [at for at, one in enumerate(self.seen) if one.made and at not in (start, end)][:40]:
+                    b = rows_NPC[at]
+                    aa, bb, ab = a.square().sum(0), b.square().sum(0), (a * b).sum(0)
+                    apart, ca, cb = (aa * bb - ab.square()).clamp(min=1e-30), (c * a).sum(0), (c * b).sum(0)
+                    keeps, gain = (ca * bb - cb * ab) / apart, (cb * aa - ca * ab) / apart
+                    least, added = 1e-3 * float(c.norm()), gain * b
+                    if float((keeps - 1).abs().max()) < 1e-5 or float((keeps * a + added - c).norm()) > 1e-2 * least:
+                        continue
+                    if min(float(added.norm()), float((keeps * a).norm())) > least:
+                        whole = torch.unflatten(added, 0, self.y.movedim(self._axis, -1).shape[:-1])
+                        before, after = self.seen[start], self.seen[end]
+                        yield Sum(before, after, whole.movedim(-1, self._axis).float(), self.seen[at])
 
     @property
     def _axis(self) -> int:

@@ -24,7 +24,7 @@ from tests.models.hand_blocks import (
 )
 from unsmooth.errors import UnsmoothError
 from unsmooth.models.anatomy import Anatomy
-from unsmooth.models.block_record import BlockCall, hides_later, record
+from unsmooth.models.block_record import BlockCall, calls_of, hides_later, record
 from unsmooth.models.block_search import BlockParts, NotProved, find_parts, prove
 from unsmooth.models.host import Host
 from unsmooth.models.value_search import ValueMaps, find_value_maps
@@ -327,6 +327,38 @@ def test_the_proof_fails_where_heads_cannot_be_told_apart() -> None:
     branch = same.attention_output(maps.maps.float(), maps.reads.float())
     with pytest.raises(NotProved, match="cannot tell them apart"):
         prove(same, maps, branch, False)
+
+
+def test_a_stream_of_zeros_is_passed_over_for_one_that_shows_sums() -> None:
+    blocks = nn.ModuleList(hand_block(Kind("post")) for _ in range(2))
+    model, queries = nn.Sequential(*blocks), torch.zeros_like(stream())
+    calls, _ = calls_of(blocks, lambda: model(queries))
+    (call,) = calls.values()
+    assert call.block is blocks[1]
+    assert find_parts(call) == parts_of(blocks[0])
+    calls, _ = calls_of([blocks[0]], lambda: model(queries))
+    assert [one.block for one in calls.values()] == [blocks[0]]  # there is no other
+
+
+def test_a_block_that_deals_out_its_tokens_is_refused() -> None:
+    class Dealt(HandBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attn(self.norm1(x))
+            chosen = torch.zeros(x.shape[:2], dtype=torch.bool)
+            return x + self.mlp(self.norm2(x)) + 0.0 * self.other(x[chosen]).sum()
+
+    torch.manual_seed(0)
+    block = Dealt(Kind()).eval()
+    block.other = nn.Linear(DIM, DIM)
+    assert "deals its tokens out" in parts_of(block).refused["attention"]
+
+
+def test_a_block_that_hands_on_another_shape_is_refused() -> None:
+    class Pools(HandBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, ::2]
+
+    assert "hands on (2, 3, 12) where (2, 5, 12) enters" in parts_of(Pools(Kind())).refused["attention"]
 
 
 def test_a_block_that_fails_by_itself_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Stacks in which only some layers attend: remedies change those, and leave and name the others."""
+"""Stacks in which only some layers attend, or that are handed images, and what remedies change of them."""
 
 from __future__ import annotations
 
@@ -121,6 +121,46 @@ def test_every_branch_of_blocks_that_attend_is_scaled(build: Callable[[], Stack]
     near(unsmooth.fold(model)(x), wanted)
 
 
+class Conformer(nn.Module):
+    """Half an MLP, attention, a convolution and half an MLP, with a norm at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = hand_block(Kind(heads=3, key_value=3)).attn
+        self.first, self.last = (hand_block(Kind(key_value=n)).mlp for n in (2, 4))
+        self.conv = nn.Sequential(nn.Linear(DIM, DIM), nn.GELU(), nn.Linear(DIM, DIM))
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(5))
+
+    def forward(self, x: Tensor, gammas: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Tensor:
+        parts = zip((self.first, self.attn, self.conv, self.last), (0.5, 1.0, 1.0, 0.5), gammas, strict=True)
+        for norm, (part, times, gamma) in zip(self.norms, parts, strict=False):
+            x = x + gamma * times * part(norm(x))
+        return self.norms[4](x)
+
+
+@torch.no_grad()
+def test_every_branch_of_a_conformer_is_scaled() -> None:
+    torch.manual_seed(0)
+    model, x = Stack(Conformer(), Conformer()).eval(), stream()
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn(parameter.shape))
+    plain, wanted = model(x), x.double()
+    for layer in copy.deepcopy(model).double().layers:
+        wanted = layer(wanted, (0.25, 0.5, 0.75, 2.0))
+    unsmooth.apply(model, "layerscale", blocks="layers.*", start=1.0)
+    assert torch.equal(model(x), plain)
+    for layer in model.layers:
+        edit = layer.unsmooth.layerscale
+        assert edit.branches == ("attention", "mlp", "branch 0", "branch 1")
+        edit.gamma.copy_(torch.tensor([0.5, 2.0, 0.25, 0.75])[:, None].expand(-1, DIM))
+    near(model(x), wanted)
+    with pytest.raises(UnsmoothError, match="a branch beside attention and MLP ends in no linear map"):
+        unsmooth.fold(model)
+    with pytest.raises(UnsmoothError, match="and a branch beside attention and MLP is added before"):
+        unsmooth.apply(model, "deescalate", blocks="layers.*", place="residual")
+    assert torch.equal(unsmooth.undo(model)(x), plain)
+
+
 @pytest.mark.filterwarnings("ignore:deescalate")
 def test_which_layers() -> None:
     model = unsmooth.apply(hybrid(), "deescalate", layers=slice(0, 2))
@@ -146,3 +186,31 @@ def test_a_stack_without_attention_says_so() -> None:
     model = Stack(*(Alone(hand_block(Kind()).mlp) for _ in range(3)))
     with pytest.raises(UnsmoothError, match="no attention map that torch can see"):
         unsmooth.apply(model, "deescalate", blocks="layers.*")
+
+
+class FlatAttention(nn.Module):
+    """Attention over all places of an image, which gives an image."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.inner = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x.flatten(1, 2))
+        return out.unflatten(1, x.shape[1:3])
+
+
+@torch.no_grad()
+def test_images_are_edited_as_the_tokens_of_their_places() -> None:
+    blocks = [hand_block(Kind(heads=3, key_value=3)) for _ in range(2)]
+    for block in blocks:
+        block.attn = FlatAttention(block.attn)  # type: ignore[assignment]
+    model, x = Stack(*blocks).eval(), torch.randn(2, 3, 4, DIM, generator=torch.Generator().manual_seed(2))
+    plain, wanted = model(x), x.double()
+    for layer in copy.deepcopy(model).double().layers:
+        branch = layer.attn(layer.norm1(wanted))
+        wanted = wanted + branch - 0.5 * branch.mean(dim=(1, 2), keepdim=True)
+        wanted = wanted + layer.mlp(layer.norm2(wanted))
+    unsmooth.apply(model, "deescalate", blocks="layers.*", batch=x, tau=0.5)
+    near(model(x), wanted)
+    assert torch.equal(unsmooth.undo(model)(x), plain)

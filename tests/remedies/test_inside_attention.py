@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -105,33 +103,3 @@ def test_the_gate_of_a_layer_with_remedies_is_read() -> None:
     assert values.gate is not None
     plain = value_projection(unsmooth.undo(model, blocks="*"), 1, blocks="*")
     torch.testing.assert_close(values.summed(), 0.5 * plain.summed())
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("deescalate", {"tau": 0.5}),
-        ("layerscale", {"start": 0.5}),
-        ("rezero", {"start": 0.5, "norm": "keep"}),
-        ("featscale", {"dc": -0.5, "hc": 0.5}),
-        ("residual_scaling", {}),
-    ],
-)
-def test_what_leaves_channels_apart_may_come_before_the_block_multiplies_them(
-    name: str, options: dict[str, Any]
-) -> None:
-    """A block whose gain is a module, after which the branch is met, and one that multiplies by a bare weight."""
-    after, before = model_of(Kind(gain="module")), model_of(Kind(gain="weight"))
-    state = after.state_dict().items()
-    before.load_state_dict(
-        {key.replace("ls1.gamma", "gamma1").replace("ls2.gamma", "gamma2"): one for key, one in state}
-    )
-    torch.testing.assert_close(run(before), run(after))
-    found, wanted = (run(unsmooth.apply(model, name, blocks="*", **options)) for model in (before, after))
-    torch.testing.assert_close(found, wanted)
-    assert (found - run(unsmooth.undo(after, blocks="*"))).abs().max() > 1e-2
-
-
-def test_what_mixes_channels_may_not() -> None:
-    with pytest.raises(UnsmoothError, match="which this block multiplies before it is added"):
-        unsmooth.apply(model_of(Kind(gain="weight")), "peri_norm", blocks="*")

@@ -81,6 +81,7 @@ def fold(values: ValueProjection, scale: float, branch_scale: float | None = Non
     w_v, w_o = values.w_v.double(), values.w_o.double()
     if values.gain is not None:
         w_o = w_o * values.gain
+    w_o = w_o / values.keeps  # ax + f(x) is x + f(x)/a but for its size
     ignored = ["MLP", *values.unseen]
     if values.gate is not None:
         ignored.append("gate")

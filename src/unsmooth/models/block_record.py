@@ -62,16 +62,21 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
     return nn.MultiheadAttention if isinstance(module, nn.MultiheadAttention) else type(module)
 
 
-def calls_of(blocks: Iterable[nn.Module], run: Callable[[], object]) -> tuple[dict[Hashable, BlockCall], str]:
-    """The first call of one block of each kind in a pass that `run` makes, and what it says of those that it lacks."""
+def calls_of(
+    blocks: Iterable[nn.Module], run: Callable[[], object], key: Callable[[nn.Module], Hashable] = kind_of
+) -> tuple[dict[Hashable, BlockCall], str]:
+    """The first call of one block of each kind in a pass that `run` makes, and what it says of those that it lacks.
+
+    A stream of zeros, as decoders of queries begin with, shows no sums: then it is the first with another.
+    """
     kinds: dict[Hashable, list[nn.Module]] = {}
     for block in blocks:
-        kinds.setdefault(kind_of(block), []).append(block)
+        kinds.setdefault(key(block), []).append(block)
     found: dict[Hashable, BlockCall] = {}
     given: dict[Hashable, BlockCall] = {}
 
     def enter(module: nn.Module, args: Any, kwargs: Any, kind: Hashable) -> None:
-        if kind not in found:
+        if kind not in found or not _shows_sums(found[kind]):
             given[kind] = BlockCall(module, tree_map(_kept, args), tree_map(_kept, dict(kwargs)))
 
     def leave(module: nn.Module, args: Any, output: Any, kind: Hashable) -> None:
@@ -85,6 +90,11 @@ def calls_of(blocks: Iterable[nn.Module], run: Callable[[], object]) -> tuple[di
                 hook(block.register_forward_hook, partial(leave, kind=kind))
         said = run()
     return found, f" ({said})" if isinstance(said, str) else ""
+
+
+def _shows_sums(call: BlockCall) -> bool:
+    stream = find_input(call.args, call.kwargs)
+    return stream is None or bool(stream.any())
 
 
 def _kept(value: Any) -> Any:
@@ -208,7 +218,7 @@ class Record:
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same numbers, as far as rounding can tell."""
-    if a.shape != b.shape or a.dtype.is_floating_point != b.dtype.is_floating_point:
+    if a.shape != b.shape or not a.numel() or a.dtype.is_floating_point != b.dtype.is_floating_point:
         return False
     if a.numel() > 64:  # most are told apart by a few numbers
         step = a.numel() // 16

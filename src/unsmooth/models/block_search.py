@@ -98,6 +98,8 @@ def find_parts(call: BlockCall) -> BlockParts:
 def resolve(seen: Record) -> BlockParts:
     """The parts of a block from a record of one of its calls."""
     steps = find_steps(seen)
+    if any(not one.given.numel() for one in seen.calls if "." not in one.path):
+        steps = "it deals its tokens out to modules, and one of them had none in this pass"
     if isinstance(steps, str):
         inside = (path for call in seen.maps for path in reversed(call.inside) if _has_weights(seen, path))
         return BlockParts(
@@ -128,6 +130,7 @@ class _Search:
         else:
             self.refused["mlp"] = f"{len(rest) or 'no'} branches beside attention"
         self.others = len(rest) - 1
+        self.unnamed = [one for one in rest if one is not self.mlp]
         if self.attention is None:
             self.refused["attention"] = NO_MAP
 
@@ -342,8 +345,9 @@ class _Search:
             causal=_is_causal(branch.map_call),
             dropout=self._dropout(branch),
             scales=_scales(self.seen.block, (branch, self.mlp)),
+            keeps=(branch.step.keeps, 1.0 if self.mlp is None else self.mlp.step.keeps),
             has_mlp=self.others >= 0,
-            others=self.others > 0,
+            others=tuple(self._tap_of_branch(one) for one in self.unnamed) if self.others > 0 else (),
             switch=self._switch(style),
         )
         try:
@@ -373,7 +377,10 @@ class _Search:
         x = self.seen.stream.tensor
         windowed = maps.reads.shape[:-1] not in (x.shape[:-1], x.transpose(0, 1).shape[:-1])
         end = None if windowed else ends_in(branch.value, maps.gave, self.seen)
-        if end is None and not (windowed and _rows_within(branch.value.tensor, maps.gave)):
+        # Behind a norm, where one gives the branch.
+        normed = [one.given for one in self.seen.calls if is_norm(one) and one.gave is branch.value.tensor]
+        ends = [branch.value.tensor, *normed] if windowed else []
+        if end is None and not any(_rows_within(one, maps.gave) for one in ends):
             raise NotProved(f"what {maps.output!r} gives does not go into the stream as it is, normed or scaled")
         values = replace(_parts_of(maps), logit_scale=self._logit_scale(branch, maps))
         wiring = replace(wiring, values=values, last=maps.output, windowed=windowed)
@@ -555,8 +562,12 @@ def _gains(ends: tuple[End, End], branches: tuple[_Branch, _Branch | None]) -> t
 def _scales(block: nn.Module, branches: tuple[_Branch, _Branch | None]) -> tuple[float, float]:
     """The numbers that multiply both branches, where no weight of the block can be what they come of."""
     first, second = (1.0 if one is None or isinstance(one.times, str) else one.times for one in branches)
-    if (first, second) != (1.0, 1.0) and any(p.numel() == 1 for p in block.parameters()):
-        raise NotProved(f"branches multiplied by {first:g} and {second:g}, which may come of weights of one number")
+    numbers = [first, second, *(one.step.keeps for one in branches if one is not None)]
+    if any(one != 1.0 and not isinstance(one, str) for one in numbers) and any(
+        p.numel() == 1 for p in block.parameters()
+    ):
+        said = ", ".join(f"{one:g}" for one in numbers if not isinstance(one, str) and one != 1.0)
+        raise NotProved(f"branches or the stream multiplied by {said}, which may come of weights of one number")
     return first, second
 
 

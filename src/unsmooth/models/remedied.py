@@ -109,7 +109,7 @@ def with_edits(
         if site == "attention" and changed is values and edit.why_not_foldable() is not None:
             unseen.append(edit.name)
         values = changed
-    return replace(values, unseen=tuple(unseen)) if unseen else values
+    return replace(values, unseen=(*values.unseen, *unseen)) if unseen else values
 
 
 def handed_on(block: nn.Module) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ class Joined:
         after: The sum.
         branches: What is added: one, or two at once.
         scales: The number that each is multiplied by.
+        keeps: What the stream is multiplied by there: a number, or the path of a weight (dim,).
         norm: The norm that the sum goes through (post-norm), if any, and then `handed_on` is what it gives.
         handed_on: The stream after this step.
     """
@@ -40,14 +41,20 @@ class Joined:
     scales: tuple[float, ...]
     norm: str | None
     handed_on: Value
+    keeps: float | str = 1.0
 
 
 def find_steps(record: Record) -> list[Joined] | str:
     """The steps from what enters a block to what it hands on, or why there are none."""
+    if record.output.tensor.shape != record.stream.tensor.shape:
+        shapes = (tuple(one.tensor.shape) for one in (record.output, record.stream))
+        return "a block that hands on {} where {} enters".format(*shapes)
     found = _way(record, _Table(record), record.stream, (record.stream,))
     if not found and (more := list(_times_weights(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
+    for looser in (("weights",), ("weights", "pairs")):
+        found = found or _way(record, _Table(record, looser), record.stream, (record.stream,))
     if not found and (more := list(_unseen(record))):
         record.values.extend(more)
         found = _way(record, _Table(record), record.stream, (record.stream,))
@@ -62,16 +69,19 @@ def find_steps(record: Record) -> list[Joined] | str:
 
 def _times_weights(record: Record) -> Iterator[Value]:
     """What modules gave times a weight (dim,) that the block holds outside of norms and linear maps (LayerScale)."""
-    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
-    dim = record.stream.tensor.shape[-1]
-    for weight in record.block.parameters():
-        if id(weight) in inner or weight.numel() != dim:
-            continue
+    for weight in _own_weights(record).values():
         for value in list(record.values):
             places = [one for one in value.places if one.end == "output" and record.called_once(one.module)]
             if places:
-                tensor = value.tensor * weight.detach().flatten()
+                tensor = value.tensor * weight
                 yield Value(tensor, [Place("", "times", max(one.order for one in places), tensor)])
+
+
+def _own_weights(record: Record) -> dict[str, Tensor]:
+    """The weights (dim,) that the block holds outside of norms and linear maps, by path."""
+    inner = {id(p) for m in record.block.modules() if next(m.children(), None) is None for p in m.parameters()}
+    own = {path: weight.detach() for path, weight in record.block.named_parameters() if id(weight) not in inner}
+    return {path: weight.flatten() for path, weight in own.items() if weight.numel() == record.stream.tensor.shape[-1]}
 
 
 def _unseen(record: Record) -> Iterator[Value]:
@@ -86,9 +96,9 @@ def _unseen(record: Record) -> Iterator[Value]:
 def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -> list[Joined]:
     """The longest way from `now` to the output."""
     best: list[Joined] = []
-    for step in (*table.sums(now, passed), *(table.pairs(now) if len(passed) == 1 else ())):
+    for step in (*table.sums(now, passed), *table.pairs(now, passed)):
         for norm, handed_on in ((None, step.after), *table.norms_of(step.after)):
-            one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on)
+            one = Joined(step.before, step.after, step.branches, step.scales, norm, handed_on, step.keeps)
             if handed_on is record.output:
                 rest: list[Joined] = []
             elif any(handed_on is other for other in passed) or len(passed) > 6:
@@ -105,26 +115,59 @@ def _way(record: Record, table: _Table, now: Value, passed: tuple[Value, ...]) -
 def _rank(steps: list[Joined]) -> tuple[int, int, int]:
     """More branches seen apart are better, then fewer numbers that branches are multiplied by, then more steps."""
     plain = sum(scale == 1.0 for step in steps for scale in step.scales)
+    plain += sum(step.keeps == 1.0 for step in steps) - len(steps)
     branches = sum(len(step.branches) for step in steps)
     return branches, plain - branches, len(steps)
 
 
 class _Table:
-    """The tensors of a record as rows of a few numbers each."""
+    """The tensors of a record as rows of a few numbers each.
 
-    def __init__(self, record: Record) -> None:
+    Args:
+        record: The record.
+        looser: "weights" where the stream may be multiplied, too, before a branch is added; "pairs" where two branches
+            that are added at once may each be multiplied by a number of its own.
+    """
+
+    def __init__(self, record: Record, looser: tuple[str, ...] = ()) -> None:
         self.record = record
         self.values = record.values
-        step = max(record.stream.tensor.numel() // _SKETCH, 1)
-        self.rows_VK = torch.stack([one.tensor.flatten()[::step].double() for one in self.values])
+        self.looser, self.weights = looser, _own_weights(record) if looser else {}
+        self.step = max(record.stream.tensor.numel() // _SKETCH, 1)
+        self.rows_VK = torch.stack([self._sketch(one.tensor) for one in self.values])
         self.norms = [one for one in record.calls if is_norm(one)]
 
     def _row(self, value: Value) -> Tensor:
         return self.rows_VK[next(i for i, one in enumerate(self.values) if one is value)]
 
+    def _sketch(self, tensor: Tensor) -> Tensor:
+        return tensor.flatten()[:: self.step].double()
+
     def sums(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
-        """Every value that is `now` and a multiple of another value."""
-        gaps_VK, rows_VK = self.rows_VK - self._row(now), self.rows_VK
+        """Every value that is `now` and a multiple of another value; each times something where that is looked for."""
+        yield from self._sums(now, passed, 1.0, now.tensor)
+        if not self.looser:
+            return
+        for path, weight in self.weights.items():
+            yield from self._sums(now, passed, path, now.tensor * weight)
+        for keeps in self._factors(now):
+            yield from self._sums(now, passed, keeps, now.tensor * keeps)
+
+    def _factors(self, now: Value) -> Iterator[float]:
+        """The numbers a of which a·now and a multiple of another value are a third, by least squares."""
+        row_K, rows_VK = self._row(now), self.rows_VK
+        own, sizes_V, along_V = row_K @ row_K, rows_VK.square().sum(1), rows_VK @ row_K
+        products_VV = rows_VK @ rows_VK.T  # sum, branch
+        apart_V = (own * sizes_V - along_V.square()).clamp(min=1e-12 * float(own) ** 2)
+        keeps_VV = (along_V[:, None] * sizes_V - products_VV * along_V) / apart_V
+        scales_VV = (products_VV * own - along_V[:, None] * along_V) / apart_V
+        left_VV = sizes_V[:, None] - keeps_VV * along_V[:, None] - scales_VV * products_VV
+        fits_VV = (left_VV <= 1e-10 * sizes_V[:, None]) & (keeps_VV > 0.05) & (scales_VV.abs() > 1e-3)
+        found = keeps_VV[fits_VV & ((keeps_VV - 1.0).abs() > 1e-4)].tolist()
+        yield from {round(one, 6): one for one in found}.values()
+
+    def _sums(self, now: Value, passed: tuple[Value, ...], keeps: float | str, kept: Tensor) -> Iterator[Joined]:
+        gaps_VK, rows_VK = self.rows_VK - self._sketch(kept), self.rows_VK
         sizes_V = rows_VK.square().sum(1)
         products_VV = gaps_VK @ rows_VK.T
         scales_VV = products_VV / sizes_V.clamp(min=1e-30)
@@ -133,15 +176,19 @@ class _Table:
             sum_of, added = self.values[int(after)], self.values[int(branch)]
             if added is now or sum_of is now or added is sum_of or any(sum_of is one for one in passed):
                 continue
-            gap = sum_of.tensor - now.tensor
+            gap = sum_of.tensor - kept
             scale = _whole(float(scales_VV[after, branch]))
-            if _is_sum(now.tensor, sum_of.tensor, gap, scale * added.tensor):
-                yield Joined(now, sum_of, (added,), (scale,), None, sum_of)
+            if _is_sum(kept, sum_of.tensor, gap, scale * added.tensor):
+                yield Joined(now, sum_of, (added,), (scale,), None, sum_of, keeps)
 
-    def pairs(self, now: Value) -> Iterator[Joined]:
-        """Every value that is `now` and two other values, each times the same number."""
+    def pairs(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+        """Every value that is `now` and two other values, each times the same number, or one of its own."""
         targets = [one for one in (self.record.output, *self._before_norms()) if one is not now]
         used = [one for one in self.values if one is not now and one is not self.record.output]
+        if "pairs" in self.looser:
+            yield from self._unequal_pairs(now, passed)
+        elif len(passed) > 1:
+            return
         rows_VK = torch.stack([self._row(one) for one in used]) if len(used) > 1 else self.rows_VK[:0]
         for after in dict.fromkeys(map(id, targets)):
             sum_of = next(one for one in targets if id(one) == after)
@@ -157,6 +204,30 @@ class _Table:
                         continue
                     if _is_sum(now.tensor, sum_of.tensor, gap, scale * (one.tensor + other.tensor)):
                         yield Joined(now, sum_of, (one, other), (scale, scale), None, sum_of)
+
+    def _unequal_pairs(self, now: Value, passed: tuple[Value, ...]) -> Iterator[Joined]:
+        """Every value that norms read, or that is handed on, and is `now` and two others, each times a number."""
+        read = [found for one in self.norms if (found := self.record.find(one.given)) is not None]
+        targets = {id(one): one for one in (self.record.output, *read) if one is not now}
+        gone = {id(one) for one in (now, self.record.output, *passed)}
+        for sum_of in targets.values():
+            used = [one for one in self.values if id(one) not in gone and one is not sum_of]
+            if any(sum_of is one for one in passed) or len(used) < 2:
+                continue
+            rows_VK = torch.stack([self._row(one) for one in used])
+            gap, gap_K = sum_of.tensor - now.tensor, self._row(sum_of) - self._row(now)
+            sizes_V, products_VV, along_V = rows_VK.square().sum(1), rows_VK @ rows_VK.T, rows_VK @ gap_K
+            apart_VV = (sizes_V[:, None] * sizes_V - products_VV.square()).clamp(min=1e-12 * float(sizes_V.max()) ** 2)
+            first_VV = (along_V[:, None] * sizes_V - products_VV * along_V) / apart_VV
+            left_VV = gap_K @ gap_K - first_VV * along_V[:, None] - first_VV.mT * along_V
+            for i, j in (left_VV <= 1e-8 * (gap_K @ gap_K)).triu(1).nonzero().tolist():
+                one, other = used[i], used[j]
+                scales = _whole(float(first_VV[i, j])), _whole(float(first_VV[j, i]))
+                shown = [scale * added.tensor for scale, added in zip(scales, (one, other), strict=True)]
+                if not all(_shows(added, now.tensor, sum_of.tensor) for added in shown):
+                    continue
+                if _is_sum(now.tensor, sum_of.tensor, gap, shown[0] + shown[1]):
+                    yield Joined(now, sum_of, (one, other), scales, None, sum_of)
 
     def _before_norms(self) -> list[Value]:
         """What norms read whose output the block hands on."""

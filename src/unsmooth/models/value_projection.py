@@ -137,7 +137,8 @@ class ValueProjection:
         norm: That norm.
         output_norm: A norm on the branch's output before it is added (Gemma 2 and 3), or None.
         gain: (d,) what the branch is multiplied by before it is added (LayerScale), or None.
-        unseen: Remedies in the block whose work no weight shows, by name.
+        keeps: What the stream is multiplied by where the branch is added.
+        unseen: What else acts that no weight here shows, such as remedies, by name.
         latent: A norm between two halves of w_v, or on values, or None.
         gate: What the heads are multiplied by, or None.
         heads_norm: A norm without weight on the heads side by side, or None.
@@ -164,6 +165,7 @@ class ValueProjection:
     norm: Norm
     output_norm: Norm | None = None
     gain: Tensor | None = None
+    keeps: float = 1.0
     unseen: tuple[str, ...] = ()
     latent: Latent | None = None
     gate: Gate | None = None

@@ -285,7 +285,7 @@ def looks_linear(module: nn.Module) -> bool:
 
 def _is_linear(record: Record, call: ModuleCall) -> bool:
     """Whether a call was of a linear map whose weights can be read; the outermost of wrapped ones comes first."""
-    if not looks_linear(call.module) or call.given.ndim < 2:
+    if not looks_linear(call.module) or call.given.ndim < 2 or not call.given.numel():
         return False
     try:
         weight_DF, bias_F = linear_weights(record.block, call.path)

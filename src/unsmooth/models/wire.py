@@ -64,13 +64,34 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
         found = {kind: replace(find_parts(call), rows=_rows_of(call)) for kind, call in calls.items()}
+        apart = [block for block in new if kind_of(block) in found and _has_own_numbers(block, found[kind_of(block)])]
+        own, _ = calls_of(apart, run, id) if len(apart) > 1 else ({}, "")
+        found |= {kind: replace(find_parts(call), rows=_rows_of(call)) for kind, call in own.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):
         # Where an image is one window, a block may see more of them in a larger one.
         found = {kind: _windowed(parts) for kind, parts in found.items()}
     for block in new:
         kind, known = kind_of(block), _known(block)
         if kind in found or known is None:
-            _FOUND[block] = kind, found.get(kind, BlockParts({}, refused={"block": f"it is not called in a pass{why}"}))
+            parts = found.get(id(block), found.get(kind))
+            _FOUND[block] = kind, parts or BlockParts({}, refused={"block": f"it is not called in a pass{why}"})
+
+
+def _has_own_numbers(block: nn.Module, parts: BlockParts) -> bool:
+    """Whether something is multiplied by a number that no attribute of a block says, as one that goes by depth.
+
+    Another block of its kind may have another.
+    """
+    wiring = parts.wiring
+    numbers = [
+        *(tap.times for tap in parts.taps.values()),
+        *(() if wiring is None else (*wiring.scales, *wiring.keeps)),
+    ]
+    said = [value for value in vars(block).values() if isinstance(value, float)]
+    return any(
+        not isinstance(one, str) and one != 1.0 and not any(abs(one - value) <= 1e-5 * abs(one) for value in said)
+        for one in numbers
+    )
 
 
 def _rows_of(call: BlockCall) -> str | None:

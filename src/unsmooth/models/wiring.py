@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import Weights, linear_weights, norm_at, optional, refuse, weight_at
-from unsmooth.models.host import multiplier
+from unsmooth.models.host import Tap, multiplier
 from unsmooth.models.qkv_layouts import SEPARATE, GateParts, Heads, LatentParts, Layout, read_values
 from unsmooth.models.value_projection import Gate, Latent, Norm, ValueProjection
 
@@ -99,8 +99,10 @@ class Wiring:
         dropout: In blocks that are not post-norm, what drops attention's branch after the tap at which edits meet it: a
             module, or a number, as a path; None where nothing does.
         scales: The numbers, the same for every block of its kind, that it is multiplied by too.
+        keeps: What the stream is multiplied by where attention's and the MLP's branch are added: a number, or the path
+            of a weight (dim,).
         has_mlp: Whether there is a branch beside attention and cross-attention.
-        others: Whether there are branches beside attention, cross-attention and MLP.
+        others: Where branches beside attention, cross-attention and MLP are; None for one that no module gives.
     """
 
     style: Literal["pre", "post", "parallel"]
@@ -118,8 +120,9 @@ class Wiring:
     windowed: bool = False
     dropout: str | None = None
     scales: tuple[float, float] = (1.0, 1.0)
+    keeps: tuple[float | str, float | str] = (1.0, 1.0)
     has_mlp: bool = True
-    others: bool = False
+    others: tuple[Tap | None, ...] = ()
 
     @property
     def weights(self) -> ValueParts:
@@ -184,6 +187,10 @@ def wired_values(block: nn.Module, wiring: Wiring) -> ValueProjection:
         output_norm=wiring.output_norms[0] or None if wiring.output_norms else None,
     )
     values = replace(values, latent=latent, gate=_gate(block, parts))
+    if isinstance(kept := wiring.keeps[0], str):
+        values = replace(values, unseen=(f"the weight {kept!r} on the stream",))
+    elif kept != 1.0:
+        values = replace(values, keeps=kept)
     if parts.heads_norm is not None:
         values = _with_norm_on_heads(values, norm_at(block, parts.heads_norm))
     ones_D, gained, scale = torch.ones_like(values.w_o[0, 0]), wiring.gains and wiring.gains[0], wiring.scales[0]

@@ -28,6 +28,7 @@ PLACES: Mapping[str, str] = {
     "on_attention": "the attention branch, (batch, tokens, dim), before it is added to the stream",
     "on_cross": "the branch of cross-attention, in blocks that have one, before it is added to the stream",
     "on_mlp": "the MLP branch before it is added to the stream",
+    "on_other": "each further branch, such as that of a convolution, before it is added to the stream, by its number",
     "on_attention_sum": "the stream with the attention branch added; what is returned is added to it",
     "on_mlp_sum": "in post-norm blocks, the stream with the MLP branch added; what is returned is added to it",
     "on_attention_norm_input": "what attention's norm reads; the stream, where it goes on beside it, stays as it is",
@@ -61,8 +62,6 @@ class Edit(nn.Module):
     cost: ClassVar[str]
     # What each option means.
     options: ClassVar[Mapping[str, str]] = {}
-    # Whether what it does to a branch is linear in it and leaves channels apart, so that it may be done before the
-    # block multiplies the branch by a number, or by one per channel.
     # Those that compute a weight fold before those that scale one.
     fold_order: ClassVar[int] = 1
 
@@ -105,6 +104,10 @@ class Edit(nn.Module):
 
     def on_mlp(self, branch_BND: Tensor, call: Call) -> Tensor:
         """Edit the MLP branch before it is added to the stream."""
+        raise NotImplementedError
+
+    def on_other(self, branch_BND: Tensor, call: Call, number: int) -> Tensor:
+        """Edit a branch beside these, counted from 0."""
         raise NotImplementedError
 
     def on_attention_sum(self, sum_BND: Tensor, call: Call) -> Tensor:

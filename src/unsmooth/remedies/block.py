@@ -20,6 +20,7 @@ from unsmooth.remedies.hooks import (
     AddToSum,
     EditHeads,
     EditInput,
+    EditOther,
     EditOutput,
     EditValues,
     FitCheckpoint,
@@ -134,6 +135,11 @@ def add_edit(site: Site, name: str, edit: Edit, shared: Volatile) -> None:
         elif place == "on_heads":
             _note_values(site, home)
             _heads(site, home).register_forward_pre_hook(EditHeads(edit, home.now, wiring.weights))
+        elif place == "on_other":
+            for number, tap in enumerate(wiring.others):
+                if tap is not None:
+                    hook = EditOther(edit, number, home.now, batch_first, block, tap)
+                    block.get_submodule(tap.module).register_forward_hook(hook)
         elif place.endswith("_sum"):
             _hook_sum(site, edit, place, home)
         elif place.endswith("_input"):

@@ -14,8 +14,8 @@ from unsmooth.remedies.site import Site, as_in_out
 
 def uncrossed(site: Site) -> str | None:
     """Why a remedy of every branch, with a part for that of cross-attention, cannot have a block; None where it can."""
-    if site.wiring.others:
-        return "a branch beside attention and MLP adds to the stream too, and would be left as it is"
+    if None in site.wiring.others:
+        return "a branch beside attention and MLP adds to the stream too, and no module gives it as it is added"
     if "cross" in site.branches or not has_cross(site):
         return None
     return "its cross-attention, which would add to the stream too, did not run, so that its branch is not known"
@@ -78,8 +78,10 @@ def folded_scales(site: Site) -> list[nn.Parameter]:
     return site.weights_at(*site.wiring.ends, *filter(None, [site.cross_end]))
 
 
-def why_cross_does_not_fold(site: Site) -> str | None:
-    """Why a factor of the branch of cross-attention has no weight to go to, or None where it has, or there is none."""
+def why_not_folded(site: Site) -> str | None:
+    """Why a factor of a branch beside attention and MLP has no weight to go to, or None where each has."""
+    if site.wiring.others:
+        return "a branch beside attention and MLP ends in no linear map that is known"
     crosses = "cross" in site.branches
     return "its cross-attention ends in no linear map that is known" if crosses and not site.cross_end else None
 

@@ -104,6 +104,7 @@ class Call:
         middle: The stream between attention and MLP of a post-norm block, for edits of what the MLP's norm reads.
         lengths: Tokens of each sequence, where the block was handed several in one row, and told where each begins: of
             each image, or of each window where the block attends within those. Edits see them as a batch.
+        places: Rows and columns of an image, where the block was handed (batch, rows, columns, dim).
     """
 
     stream: Tensor
@@ -116,11 +117,14 @@ class Call:
     masked: bool = False
     middle: Tensor | None = None
     lengths: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
 
     def batched(self, x: Tensor, batch_first: bool = True) -> Tensor:
         """What a block has, (batch, tokens, ...) as edits see it."""
         if self.lengths:
             return in_batch(x, self.lengths)
+        if self.places and x.shape[1:] == (*self.places, self.stream.shape[-1]):
+            return x.flatten(1, 2)
         batch, tokens = self.stream.shape[:2]
         if x.ndim == 2:  # some blocks run their MLP on all tokens in one row
             x = torch.unflatten(x, 0, (batch, tokens) if batch_first else (tokens, batch))
@@ -128,6 +132,10 @@ class Call:
 
     def restored(self, x_BN: Tensor, like: Tensor, batch_first: bool = True) -> Tensor:
         """The same as the block has it."""
+        if self.places and like.shape[1:] == (*self.places, self.stream.shape[-1]):
+            if x_BN.shape[1] != like.shape[1] * like.shape[2]:
+                raise expected("a token for each place of an image", f"{x_BN.shape[1]}", "a remedy that brings none")
+            return x_BN.reshape(like.shape)
         if not self.lengths:
             x = x_BN if batch_first else x_BN.transpose(0, 1)
             return x.flatten(0, 1) if like.ndim == 2 else x

@@ -171,10 +171,12 @@ def check_norms(site: Site, edit: Edit) -> None:
                 f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the branch of "
                 f"{name}, which this block multiplies by zero before it is added."
             )
-    if site.wiring.others and site.wiring.style != "post" and any(place.endswith("_sum") for place in places):
+    sums = site.wiring.style != "post" and any(place.endswith("_sum") for place in places)
+    if sums and (site.wiring.others or site.wiring.keeps != (1.0, 1.0)):
+        why = "a branch beside attention and MLP is added" if site.wiring.others else "the block multiplies it"
         raise UnsmoothError(
             f"{edit.name} cannot be applied to {site.host.name} block {site.path!r}: it edits the stream after "
-            "attention, to which a branch beside attention and MLP is added before."
+            f"attention, and {why} before."
         )
     for site_name, path in zip(("attention", "mlp"), site.wiring.norms, strict=True):
         what = None

@@ -14,7 +14,7 @@ from unsmooth.errors import expected
 from unsmooth.models.host import Host
 from unsmooth.models.look import in_batch, lengths_in
 from unsmooth.models.watch import first_input, with_first_input
-from unsmooth.models.wiring import Wiring
+from unsmooth.models.wiring import ValueParts, Wiring
 from unsmooth.remedies.base import Edit, leak
 from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, packed_starts, read_mask, seen_by
 from unsmooth.remedies.hooks import EditHeads, EditValues, Hook
@@ -75,6 +75,8 @@ class EnterBlock(Hook):
         # Images have no padding, whatever mask their blocks are handed.
         self.pads = host.reads(block).mask is not None
         self.wiring = wiring
+        # Weights that are proved read the last axis of the stream, which is then its width.
+        self.is_image = isinstance(wiring.values, ValueParts)
         self.attention = block.get_submodule(wiring.attention)
         self.layer: int | None = getattr(self.attention, "layer_idx", None)
         names = list(inspect.signature(block.forward).parameters)
@@ -87,7 +89,8 @@ class EnterBlock(Hook):
         stream = first_input(args, kwargs)
         shared = shared_in(stream, self.shared)
         lengths = self._lengths(stream, args, kwargs)
-        if (stream.ndim != 3 or stream.is_nested) and not lengths:
+        laid_out = self.is_image and stream.ndim == 4 and stream.shape[-1] == self.wiring.dim
+        if (stream.ndim != 3 or stream.is_nested) and not lengths and not laid_out:
             got = "a nested tensor" if stream.is_nested else f"shape {tuple(stream.shape)}"
             raise expected("a block called with (batch, tokens, dim)", got, "a batch, if of one")
         call = self._call(stream, lengths, shared, args, kwargs)
@@ -110,7 +113,8 @@ class EnterBlock(Hook):
             rows_BND = in_batch(stream, lengths)
             hides = bool(is_causal(self.attention, self.wiring)) or self._causal_by_call(args, kwargs)
             return Call(rows_BND, hides, inside_BN, None, None, shared, masked=True, lengths=lengths)
-        stream = stream if self.batch_first else stream.transpose(0, 1)
+        places = tuple(stream.shape[1:3]) if stream.ndim == 4 else ()
+        stream = stream.flatten(1, 2) if places else stream if self.batch_first else stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]
         causal = is_causal(self.attention, self.wiring)
         if causal is None:
@@ -124,7 +128,7 @@ class EnterBlock(Hook):
         cache = cache if cache is not None else self._argument("layer_past", args, kwargs)
         memory = Memory(cache, self.layer) if cache is not None and causal and self.layer is not None else None
         masked = any(self._argument(name, args, kwargs) is not None for name in _MASKS)
-        return Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked)
+        return Call(stream, causal, real_BN, starts_BN, memory, shared, masked=masked, places=places)
 
     def _lengths(self, stream: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tokens of each sequence, where the block is handed several in one row and told where each begins."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.host import Host, multiplier
+from unsmooth.models.host import Host, Tap, multiplier
 from unsmooth.models.watch import first_output
 from unsmooth.models.wiring import ValueParts
 from unsmooth.remedies.base import Edit
@@ -123,6 +123,18 @@ class EditOutput(EditStream):
     def added(self, x_BND: Tensor, call: Call) -> Tensor:
         """What is to be added to the stream in place of `x_BND`."""
         return super().change(x_BND, call)
+
+
+class EditOther(EditOutput):
+    """The same of one of several further branches."""
+
+    def __init__(self, edit: Edit, number: int, now: Volatile, batch_first: bool, block: nn.Module, tap: Tap) -> None:
+        super().__init__(edit, "on_other", now, batch_first, block, tap.times)
+        self.number = number
+
+    def added(self, x_BND: Tensor, call: Call) -> Tensor:
+        """What is to be added to the stream in place of `x_BND`."""
+        return self.edit.on_other(x_BND, call, self.number)
 
 
 class EditInput(EditStream):

@@ -9,8 +9,8 @@ weights that write into the same channel; norms stay. The paper starts γ at 0.1
 makes a trained model forget what it knows; ``start=1.0`` adds factors to learn to a trained one.
 
 It multiplies H by diag(γ). In a post-norm block the norm after the addition stays. Cross-attention has a γ of its own,
-the third. Neutral at ``start=1.0``. Causal: nothing looks across tokens. Cost: one
-multiplication per branch; none once folded.
+and so has every further branch, such as the convolution's in a conformer. Neutral at ``start=1.0``. Causal: nothing
+looks across tokens. Cost: one multiplication per branch; none once folded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy
-from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_cross_does_not_fold
+from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_not_folded
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.remedies.weighing import weigh
@@ -71,9 +71,9 @@ class LayerScale(Edit):
     def __init__(self, site: Site, *, start: Annotated[float, Range(-10.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         start = usual_start(site.depth) if start is None else start
-        self.branches = site.branches
+        self.branches = (*site.branches, *(f"branch {number}" for number in range(len(site.wiring.others))))
         self.gamma = nn.Parameter(torch.full((len(self.branches), site.dim), start, **site.like_weights()))
-        self.why_not = why_cross_does_not_fold(site)
+        self.why_not = why_not_folded(site)
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -92,6 +92,10 @@ class LayerScale(Edit):
         """Scale the branch."""
         return weigh(branch_BND, self.of("cross"))
 
+    def on_other(self, branch_BND: Tensor, call: Call, number: int) -> Tensor:
+        """Scale the branch."""
+        return weigh(branch_BND, self.of(f"branch {number}"))
+
     def fold(self, site: Site) -> None:
         """Into every branch."""
         fold_scales(site, *(self.of(name) if name in self.branches else 1.0 for name in ("attention", "mlp", "cross")))
@@ -101,7 +105,7 @@ class LayerScale(Edit):
         return folded_scales(site)
 
     def why_not_foldable(self) -> str | None:
-        """What ends cross-attention may not be known."""
+        """What ends a branch beside attention and MLP may not be known."""
         return self.why_not
 
     def effective(self, values: ValueProjection) -> ValueProjection:

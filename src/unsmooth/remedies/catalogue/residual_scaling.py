@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unsmooth.models.value_projection import ValueProjection
 from unsmooth.remedies.base import CausalForm, Edit, remedy
-from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_cross_does_not_fold
+from unsmooth.remedies.branches import fold_scales, folded_scales, scaled_output, uncrossed, why_not_folded
 from unsmooth.remedies.call import Call
 from unsmooth.remedies.site import Site
 from unsmooth.spec import Range
@@ -51,7 +51,7 @@ class ResidualScaling(Edit):
     def __init__(self, site: Site, *, scale: Annotated[float, Range(0.0, 10.0)] | None = None) -> None:
         super().__init__(site)
         self.scale = site.depth**-0.5 if scale is None else scale
-        self.why_not = why_cross_does_not_fold(site)
+        self.why_not = why_not_folded(site)
 
     @classmethod
     def refusal(cls, site: Site, options: Mapping[str, Any]) -> str | None:
@@ -70,6 +70,10 @@ class ResidualScaling(Edit):
         """Scale the branch."""
         return branch_BND * self.scale
 
+    def on_other(self, branch_BND: Tensor, call: Call, number: int) -> Tensor:
+        """Scale the branch."""
+        return branch_BND * self.scale
+
     def fold(self, site: Site) -> None:
         """Into every branch."""
         fold_scales(site, self.scale, self.scale, self.scale)
@@ -79,7 +83,7 @@ class ResidualScaling(Edit):
         return folded_scales(site)
 
     def why_not_foldable(self) -> str | None:
-        """What ends cross-attention may not be known."""
+        """What ends a branch beside attention and MLP may not be known."""
         return self.why_not
 
     def effective(self, values: ValueProjection) -> ValueProjection:

@@ -97,12 +97,16 @@ class ValueSlots:
 class BranchGain:
     """What multiplies the attention branch of one block before it is added: a LayerScale γ, a number, or both.
 
+    Relative to what the block multiplies the stream by.
+
     Args:
         site: The block; a plain object, as `ValueSlots` is.
     """
 
     def __init__(self, site: Site) -> None:
-        self.block, self.scale = site.block, site.wiring.scales[0]
+        self.block, self.keeps = site.block, site.wiring.keeps[0]
+        # ax + f(x) is x + f(x)/a but for its size.
+        self.scale = site.wiring.scales[0] / (1.0 if isinstance(self.keeps, str) else self.keeps)
         self.times = "" if site.wiring.gains is None else site.wiring.gains[0]
 
     def now(self) -> Tensor | float | None:
@@ -122,6 +126,8 @@ class BranchGain:
 
     def refusal(self) -> str | None:
         """Why no output weight makes up for it; None where one does."""
+        if isinstance(self.keeps, str):
+            return f"it multiplies the stream by {self.keeps!r}, so that eigenvalues of H alone do not say what grows"
         gain = self.now()
         if gain is None or bool((1.0 / torch.as_tensor(gain)).isfinite().all()):
             return None
