@@ -64,6 +64,7 @@ FOUND = {
     "values times a number": Kind(factor=0.7),
     "gated, values normalised and times a number": Kind(gated="each", value_norm=True, factor=0.7),
 }
+BETWEEN_WEIGHTS = ["latent and gated", "norm of values", "norm on the heads", "gated", "values times a number"]
 STYLES = {"sandwich": "pre", "output": "pre"}
 
 
@@ -139,7 +140,7 @@ def test_norms_are_found_in_their_place(name: str, norms: tuple[str, str], outpu
 
 @pytest.mark.parametrize(
     "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module",
-             "branches times a weight of one number", "branches times the tanh of one"]
+             "branches times a weight of one number", "branches times the tanh of one", *BETWEEN_WEIGHTS]
 )  # fmt: skip
 def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     block = hand_block(FOUND[name], fresh=True)
@@ -155,10 +156,13 @@ def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
 
 
+@pytest.mark.parametrize("name", ["fused group by group", *BETWEEN_WEIGHTS])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_a_block_in_another_precision_is_known(dtype: torch.dtype) -> None:
-    block = hand_block(FOUND["fused group by group"])
-    assert parts_of(block.to(dtype), stream().to(dtype)) == parts_of(hand_block(FOUND["fused group by group"]))
+def test_a_block_in_another_precision_is_known(name: str, dtype: torch.dtype) -> None:
+    block = hand_block(FOUND[name])
+    found, wanted = parts_of(block.to(dtype), stream().to(dtype)), parts_of(hand_block(FOUND[name]))
+    assert not found.refused
+    assert str(found) == str(wanted)
 
 
 def test_a_block_in_training_is_known_without_its_dropout() -> None:
