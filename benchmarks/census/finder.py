@@ -500,9 +500,8 @@ def token_similarity(x_ND: np.ndarray) -> float:
 def mean_cosine(x_ND: np.ndarray) -> float:
     """Mean cosine over pairs of different tokens of one sequence."""
     unit = x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-300)
-    gram = unit @ unit.T
-    n = len(x_ND)
-    return float((gram.sum() - np.trace(gram)) / (n * (n - 1)))
+    total, n = unit.sum(0), len(x_ND)
+    return float((total @ total - (unit * unit).sum()) / (n * (n - 1)))
 
 
 def curve(values: list[np.ndarray], real: np.ndarray) -> dict[str, list[float]]:

@@ -218,7 +218,7 @@ def add_stages(truths: list[Answer], calls: list[Call]) -> None:
         kinds = dict.fromkeys((_pattern(call.path), call.kind) for call in calls if _is_block_of(call, stack, calls))
         for pattern, kind in kinds:
             blocks = [call for call in calls if call.kind is kind and _pattern(call.path) == pattern]
-            values = [_vectors(blocks[0].inputs), *(_vectors(call.outputs) for call in blocks)]
+            values = [vectors(blocks[0].inputs), *(vectors(call.outputs) for call in blocks)]
             alike = all(one is not None and one.ndim == len(stack.shape) for one in values)
             if len(blocks) <= len(stack.calls) or not alike:
                 continue
@@ -232,7 +232,7 @@ def add_stages(truths: list[Answer], calls: list[Call]) -> None:
                 for number, one in enumerate(truths)
                 if any(_is_block_of(call, one["stack"], calls) for call in blocks)
             ]
-            first["others"][f"stages of {kind.__name__}"] = {"curve": found, "group": group}
+            first["others"][f"stages of {kind.__name__}"] = {"curve": found, "group": group, "blocks": blocks}
 
 
 def _pattern(path: str) -> str:
@@ -248,7 +248,8 @@ def _is_block_of(call: Call, stack: Stack, calls: list[Call]) -> bool:
     return call.number in stack.calls or (above >= 0 and inner)
 
 
-def _vectors(tensors: Mapping[str, Tensor]) -> Tensor | None:
+def vectors(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """The first that may be a stream."""
     return next((one for one in tensors.values() if one.is_floating_point() and one.ndim > 2), None)
 
 
