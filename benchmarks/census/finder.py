@@ -68,6 +68,7 @@ class Stack:
         masks: Arguments of the first call that may say which tokens there are.
         reshaped: What enters the call before the first in their list, and what it hands on, where those have another
             shape and this has that of the stream: a block of a stage of its own.
+        halves: Of rows that attend or do not by turns (half-layers), the stream before each of them and after the last.
     """
 
     path: str
@@ -82,6 +83,7 @@ class Stack:
     masks: tuple[Tensor, ...] = ()
     place: int = 0
     reshaped: tuple[Tensor, ...] = ()
+    halves: tuple[Tensor, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -370,7 +372,12 @@ def _rows(calls: list[Call]) -> Iterator[Stack]:
         values = (*(one for one in entered if one is not None), end)
         if any(same(one, other) for one, other in pairwise(values)):
             continue
+        each = [
+            next((one for one in parts[0].inputs.values() if one.is_floating_point()), None) for parts in row.values()
+        ]
+        halves = tuple(one for one in each if one is not None and one.shape == end.shape)
         yield Stack(
+            halves=(*halves, end) if len(halves) > len(begins) else (),
             path=path, paths=tuple(call.path for call in begins), calls=tuple(call.number for call in begins),
             slot="rows", output="rows", values=values, attends=(True,) * len(begins), touched=(), enclosing=enclosing,
         )  # fmt: skip
@@ -500,9 +507,8 @@ def token_similarity(x_ND: np.ndarray) -> float:
 def mean_cosine(x_ND: np.ndarray) -> float:
     """Mean cosine over pairs of different tokens of one sequence."""
     unit = x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-300)
-    gram = unit @ unit.T
-    n = len(x_ND)
-    return float((gram.sum() - np.trace(gram)) / (n * (n - 1)))
+    total, n = unit.sum(0), len(x_ND)
+    return float((total @ total - (unit * unit).sum()) / (n * (n - 1)))
 
 
 def curve(values: list[np.ndarray], real: np.ndarray) -> dict[str, list[float]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from benchmarks.census import finder
 from benchmarks.census.finder import Call, Stack
 from benchmarks.census.library import MEASURES, asked, curves_of, scan
 from benchmarks.census.matching import NEAR, match
-from benchmarks.census.truth import Answer
+from benchmarks.census.truth import Answer, vectors
 
 
 def within(calls: list[Call], number: int) -> list[Call]:
@@ -51,13 +52,16 @@ class Sum:
 class Block:
     """The tensors inside one call of a block that are shaped like its stream, and what they are of each other."""
 
-    def __init__(self, truth: Answer, layer: int, calls: list[Call]) -> None:
+    def __init__(self, truth: Answer, call: Call, calls: list[Call]) -> None:
         stack: Stack = truth["stack"]
         self.layout, self.real = truth["layout"], truth["real"]
-        call, self.y = calls[stack.calls[layer - 1]], stack.values[layer]
         # Between two blocks something may be added: what this one reads is not what the last one handed on.
-        entered = call.inputs.get(stack.slot)
-        self.x = stack.values[layer - 1] if entered is None or entered.shape != self.y.shape else entered
+        x, y = call.inputs.get(stack.slot, vectors(call.inputs)), call.outputs.get(stack.output, vectors(call.outputs))
+        assert x is not None, "a block is handed a stream"
+        assert y is not None, "a block hands on a stream"
+        self.x, self.y = x, y
+        shape = self.layout.tokens(y).shape[:2]
+        self.real = self.real if self.real.shape == shape else np.ones(shape, dtype=bool)
         self.calls = within(calls, call.number)
         ends = {one.number: max([one.number, *(it.number for it in within(calls, one.number))]) for one in self.calls}
         seen = [Sight(self.x, -1.0, made=False)]
@@ -87,7 +91,12 @@ class Block:
             if any(torch.equal(made, self.y) for made in self._shaped(one.outputs))
             for it in self._shaped(one.inputs)
         ]
-        self.sums = list(self._sums())
+        self.sums = list(self._sums()) if self.keeps_shape else []
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether what is handed on has the shape of what was handed in."""
+        return self.x.shape == self.y.shape
 
     def _shaped(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Those with as many numbers as the stream in rows of its width: some blocks have all tokens in one row."""
@@ -101,16 +110,19 @@ class Block:
     def _sums(self) -> Iterator[Sum]:
         """Every sum of two tensors of which one was there before the other, and a third that a module made."""
         rows_NPC = torch.stack([one.tensor.double().movedim(self._axis, -1).flatten(0, -2) for one in self.seen])
-        sizes_NN = torch.cdist(rows_NPC.flatten(1), rows_NPC.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
-        later_NN = torch.ones_like(sizes_NN).triu(1).bool() & (sizes_NN > 0)
+        apart_NN = torch.cdist(rows_NPC.flatten(1), rows_NPC.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+        apart_NN, sizes_N = apart_NN.square(), rows_NPC.square().sum((1, 2))
+        # What a stream of float32 rounds off is more than a millionth of a branch that is a thousandth of it.
+        within_NN = 1e-8 * apart_NN + 4e-14 * (sizes_N[None] + sizes_N[:, None])
+        later_NN = torch.ones_like(apart_NN).triu(1).bool() & (apart_NN > 1e-9 * sizes_N[None])
         for at, one in enumerate(self.seen):
             if not one.made:
                 continue
             shares_NC = torch.einsum("npc,pc->nc", rows_NPC, rows_NPC[at])
             size_C = rows_NPC[at].square().sum(0).clamp(min=1e-30)
             explained_NN = ((shares_NC[None] - shares_NC[:, None]).square() / size_C).sum(-1)
-            left_NN = (sizes_NN.square() - explained_NN).abs() / sizes_NN.square().clamp(min=1e-30)
-            for start, end in (later_NN & (left_NN < 1e-8)).nonzero().tolist():
+            fits_NN = (apart_NN - explained_NN).abs() <= within_NN
+            for start, end in (later_NN & fits_NN).nonzero().tolist():
                 if at not in (start, end):
                     before, after = self.seen[start], self.seen[end]
                     yield Sum(before, after, after.tensor - before.tensor, one)
@@ -148,7 +160,8 @@ class Block:
     def has(self, numbers: Mapping[str, float], among: Iterable[Tensor]) -> bool:
         """Whether some tensor has these numbers."""
         return any(
-            all(abs(found[name] - numbers[name]) <= NEAR for name in numbers) for found in map(self.measured, among)
+            np.allclose([found[name] for name in numbers], [*numbers.values()], rtol=0, atol=NEAR, equal_nan=True)
+            for found in map(self.measured, among)
         )
 
     def branches(self) -> Iterator[Tensor]:
@@ -156,7 +169,7 @@ class Block:
         for one in self.sums:
             yield one.added
         made = [one.tensor for one in self.seen if one.made]
-        for end in self.ends:
+        for end in self.ends if self.keeps_shape else ():
             for at, one in enumerate(made):
                 for other in made[at + 1 :]:
                     if _along(end - self.x - other, one) < 1e-8:
@@ -189,16 +202,16 @@ def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Cal
     for name, group in found.items():
         if any(truths[number]["stack"].slot == "rows" for number in group):
             continue
-        layers = [(number, layer) for number in group for layer in range(1, len(truths[number]["stack"].calls) + 1)]
         judged: dict[str, str] = {}
-        blocks = [Block(truths[number], layer, calls) for number, layer in layers]
+        blocks: list[Block] = []
         for site in scanned.sites:
             if site == "residual":
                 continue
             theirs = curves_of(scanned, site).get(name)
             if theirs is None:
                 continue
-            if len(theirs[MEASURES[0]]) != len(layers):
+            blocks = blocks or _blocks(truths, group, calls, len(theirs[MEASURES[0]]))
+            if len(theirs[MEASURES[0]]) != len(blocks):
                 judged[site] = "unproved"
                 continue
             verdicts = [
@@ -207,6 +220,16 @@ def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Cal
             judged[site] = next((one for one in ("wrong", "unproved") if one in verdicts), "proved")
         answer["stacks"][name] = judged
     return answer
+
+
+def _blocks(truths: list[Answer], group: list[int], calls: list[Call], count: int) -> list[Block]:
+    """The blocks of some stacks, or of the reading of their stages as one stack that has so many."""
+    own = [(truths[number], calls[block]) for number in group for block in truths[number]["stack"].calls]
+    first = truths[group[0]]
+    for other in first["others"].values() if len(own) != count else ():
+        if len(other.get("blocks", ())) == count:
+            own = [(first, call) for call in other["blocks"]]
+    return [Block(truth, call, calls) for truth, call in own]
 
 
 def _site_verdict(site: str, block: Block, numbers: Mapping[str, float]) -> str:

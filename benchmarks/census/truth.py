@@ -89,7 +89,10 @@ def truth(
     real, how = _real_tokens(stack, layout, values[0], batch, moved)
     about |= {"real": int(real.sum()), "tokens": int(real.size), "mask": how}
     about["curve"] = {name: [round(one, 7) for one in found] for name, found in finder.curve(values, real).items()}
-    others = {}
+    others: dict[str, Answer] = {}
+    if stack.halves:
+        halves = finder.curve([layout.tokens(one) for one in stack.halves], real)
+        others["each row of the list a layer"] = {"layout": layout, "real": real, "curve": halves}
     for name, other in finder.other_layouts(layout).items():
         read = [other.tokens(one) for one in stack.values]
         all_real = np.ones(read[0].shape[:2], dtype=bool)
@@ -216,23 +219,31 @@ def add_stages(truths: list[Answer], calls: list[Call]) -> None:
             continue
         stack: Stack = first["stack"]
         kinds = dict.fromkeys((_pattern(call.path), call.kind) for call in calls if _is_block_of(call, stack, calls))
-        for pattern, kind in kinds:
-            blocks = [call for call in calls if call.kind is kind and _pattern(call.path) == pattern]
-            values = [_vectors(blocks[0].inputs), *(_vectors(call.outputs) for call in blocks)]
+        readings = {
+            f"stages of {kind.__name__}": [one for one in calls if one.kind is kind and _pattern(one.path) == pattern]
+            for pattern, kind in kinds
+        }
+        enclosing = {call.enclosing for call in calls}
+        for pattern in dict.fromkeys(pattern for pattern, _ in kinds):
+            # Of several classes by turns; a lone norm or convolution between two stages is none.
+            every = [call for call in calls if call.number in enclosing and _pattern(call.path) == pattern]
+            readings[f"all at {pattern}"] = every
+        for name, blocks in readings.items():
+            values = [vectors(blocks[0].inputs), *(vectors(call.outputs) for call in blocks)]
             alike = all(one is not None and one.ndim == len(stack.shape) for one in values)
             if len(blocks) <= len(stack.calls) or not alike:
                 continue
             found: dict[str, list[float]] = {}
             for value in values:
                 x_BND = first["layout"].tokens(value)
-                for name, [one] in finder.curve([x_BND], np.ones(x_BND.shape[:2], dtype=bool)).items():
-                    found.setdefault(name, []).append(one)
+                for measure, [one] in finder.curve([x_BND], np.ones(x_BND.shape[:2], dtype=bool)).items():
+                    found.setdefault(measure, []).append(one)
             group = [
                 number
                 for number, one in enumerate(truths)
                 if any(_is_block_of(call, one["stack"], calls) for call in blocks)
             ]
-            first["others"][f"stages of {kind.__name__}"] = {"curve": found, "group": group}
+            first["others"][name] = {"curve": found, "group": group, "blocks": blocks}
 
 
 def _pattern(path: str) -> str:
@@ -248,7 +259,8 @@ def _is_block_of(call: Call, stack: Stack, calls: list[Call]) -> bool:
     return call.number in stack.calls or (above >= 0 and inner)
 
 
-def _vectors(tensors: Mapping[str, Tensor]) -> Tensor | None:
+def vectors(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """The first that may be a stream."""
     return next((one for one in tensors.values() if one.is_floating_point() and one.ndim > 2), None)
 
 

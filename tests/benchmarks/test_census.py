@@ -325,7 +325,7 @@ def test_sites_that_are_no_branch_are_not_proved() -> None:
     calls = finder.Recorder(model).run(batch)
     [stack] = finder.stacks_in(calls)
     right = truth.truth(stack, model, batch, {}, 3)
-    block = sites.Block(right, 1, calls)
+    block = sites.Block(right, calls[stack.calls[0]], calls)
     attention = next(call for call in calls if call.path == "encoder.layer.0.attention.output.dense").outputs[""]
     value = next(call for call in calls if call.path == "encoder.layer.0.attention.self.value").outputs[""]
     assert sites._site_verdict("attention", block, block.measured(attention)) == "proved"

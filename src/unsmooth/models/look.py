@@ -305,7 +305,8 @@ class Trail:
             beside = len(pair[1]) > 1 and pair[1][:-1] == first[0][1][:-1]  # in one list of streams
             alike = own[-1] == shape[-1] or own[1:-1] == shape[1:-1] or beside
             alike = alike and len(own) == len(shape) and own[0] == shape[0]
-            if alike and 2 * pairs[pair] >= pairs[first[0]]:
+            enters = len(self.calls) == 1 or pair[1] in self.calls[0].given  # or blocks tell one another something
+            if alike and enters and 2 * pairs[pair] >= pairs[first[0]]:
                 first.append(pair)
         return [self._stream(out, way, counts) for out, way in first]
 

@@ -185,12 +185,6 @@ def _fits(model: nn.Module) -> bool:
     )
 
 
-def drawn(device: torch.device) -> tuple[bytes, int]:
-    """How far torch's random numbers have come."""
-    offset = torch.cuda.default_generators[device.index or 0].get_offset() if device.type == "cuda" else 0
-    return torch.get_rng_state().numpy().tobytes(), offset
-
-
 def alike(ones: Sequence[Collector], others: Sequence[Collector]) -> bool:
     """Whether the sums of two looks are those of one model, but for the order in which numbers were added."""
     for one, other in zip(ones, others, strict=True):

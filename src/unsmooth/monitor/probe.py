@@ -21,7 +21,7 @@ from unsmooth.models.hooks import Hooks
 from unsmooth.models.remedied import describe_remedies
 from unsmooth.models.spread import sharded_modules
 from unsmooth.models.walk import modules_of
-from unsmooth.monitor.cuda_graph import Captured, Replays, alike, drawn
+from unsmooth.monitor.cuda_graph import Captured, Replays, alike
 from unsmooth.scanning.calling import (
     Selection,
     TokenChoice,
@@ -39,7 +39,7 @@ from unsmooth.scanning.first_look import first_look, is_open
 from unsmooth.scanning.inputs import Reading
 from unsmooth.scanning.plan import sites_of
 from unsmooth.scanning.trying import look_inside
-from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, local, random_kept, tensors_kept
+from unsmooth.scanning.undisturbed import SmallOnes, any_kernel, drawn, local, random_kept, tensors_kept
 
 # Of the first batch this share is looked at, so that a look costs a small part of a step.
 _SHARE = 4

@@ -26,7 +26,14 @@ from unsmooth.models.hooks import Hooks
 from unsmooth.models.host import Host, Reads
 from unsmooth.models.look import Parts, Stream, Trail, Way, argument, following
 from unsmooth.models.spread import is_sharded, is_spread
-from unsmooth.models.stacks import Blocks, is_inside, leading_tokens, lists_with_attention, pattern_of
+from unsmooth.models.stacks import (
+    Blocks,
+    holding_attention,
+    is_inside,
+    leading_tokens,
+    lists_with_attention,
+    pattern_of,
+)
 from unsmooth.models.walk import modules_of
 from unsmooth.models.watch import first_input
 from unsmooth.scanning.calling import RESERVED, call, image_size, is_content, taken, token_ids
@@ -146,6 +153,12 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
             out.append(f"The blocks at {about!r} {there}: they were not measured by themselves.")
             continue
         streams = own.streams()
+        if stack.proposed and streams and streams[0].altered:
+            # What stands in the list beside those that attend may be what does something to the tokens.
+            alike = [one for one in trails[len(unknown) :] if pattern_of(next(iter(one.blocks))) == about]
+            for one in alike:
+                if (whole := one.streams()) and not whole[0].altered:
+                    own, streams, stack = one, whole, replace(stack, blocks=one.blocks)
         branches = bool(streams) and not is_chain(entry, stack, own, streams[0], inputs)
         if own.called and stack.proposed and (branches or not streams):
             near = [one for one in trails[len(unknown) :] if _overlap(stack.blocks, one.blocks) and one.streams()]
@@ -205,6 +218,10 @@ def _flowing(stack: Anatomy, trail: Trail | Parts, stream: Stream, several: bool
         name = f"{name}.{_argument_name(next(iter(stack.blocks.values())), stream.enters)}".lstrip(".")
     if stream.altered:
         told.append(altered_note(stream.altered, stack))
+    if isinstance(trail, Parts) and (rest := [one for one in stack.blocks.values() if not holding_attention(one)]):
+        told.append(
+            f"{len(rest)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} are half-layers: no attention."
+        )
     if left := [path for path in stack.blocks if path not in trail.called]:
         told.append(f"{len(left)} of the {len(stack.blocks)} blocks at {_pattern(stack)!r} did not run: {left[0]!r}.")
     return replace(stack, stack=name, stream=stream, told=tuple(told))

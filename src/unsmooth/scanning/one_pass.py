@@ -39,7 +39,10 @@ from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
-from unsmooth.scanning.trying import look_inside
+from unsmooth.scanning.trying import differs, look_inside
+from unsmooth.scanning.undisturbed import drawn
+
+DRAWS = "The model draws random numbers as it runs, so that another scan of the same data gives other ones."
 
 # Bytes of a batch that is kept with the model it was shown to.
 _KEPT = 1 << 26
@@ -149,6 +152,7 @@ def _read_all(
                 one.collector.notes.update(notes)
                 one.collector.begin(selection)
                 chosen.append(selection)
+            before = None if looked else drawn(device)
             try:
                 call(entry, on_device)
             except SiteError:
@@ -158,6 +162,9 @@ def _read_all(
                 for one, selection in zip(watched, chosen, strict=True):
                     one.collector.begin(selection)
                 call(entry, on_device)
+            if not looked and before != drawn(device) and differs([one.anatomy for one in watched], entry, on_device):
+                for one in watched:
+                    one.collector.notes[DRAWS] = None
             looked = True
             if number is None:
                 continue  # run for the sake of other ranks

@@ -92,8 +92,9 @@ def rows_of_lists(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return rows_of(lists)
 
 
-# Axes of what a batch has beside images that are cut into patches already, which have three then as one image has.
-_BESIDE_PATCHES = {"spatial_shapes": 2, "pixel_attention_mask": 2, "pixel_position_ids": 3}
+# Axes of what a batch has beside images that are cut into patches already, and sounds that stand in one row: these have
+# as many axes then as one image or sound has.
+_BESIDE_PATCHES = {"spatial_shapes": 2, "pixel_attention_mask": 2, "pixel_position_ids": 3, "feature_lens": 1}
 
 
 def is_row(item: Any) -> bool:

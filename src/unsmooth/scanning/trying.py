@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models import Anatomy
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks, aside, uncompiled
 from unsmooth.models.look import Parts, Stream, Trail, argument, at
 from unsmooth.models.spread import home_of
 from unsmooth.models.wire import wire
@@ -36,6 +36,19 @@ def look_inside(entry: nn.Module, stack: Anatomy, sites: Sequence[str], inputs: 
     if {*sites} - {"residual"} and stack.is_open:
         with quietly(entry, [stack]):
             wire(stack.blocks.values(), lambda: call(entry, inputs))
+
+
+def differs(stacks: Sequence[Anatomy], entry: nn.Module, inputs: RawBatch) -> bool:
+    """Whether two passes over the same inputs give other tokens, by what is drawn in them."""
+    passes: list[list[Tensor]] = []
+    with aside(), quietly(entry, stacks), ExitStack() as hold:
+        for stack in stacks:
+            hold.enter_context(stack.watch(lambda layer, site, x_BND: passes[-1].append(x_BND.double().abs().sum())))
+        for _ in range(2):
+            passes.append([])
+            call(entry, inputs)
+    sizes = [torch.stack([one.cpu() for one in found]) for found in passes if found]
+    return len(sizes) == 2 and not (sizes[0].shape == sizes[1].shape and torch.allclose(sizes[0], sizes[1], rtol=1e-4))
 
 
 class Enough(Exception):  # noqa: N818 - it is no error

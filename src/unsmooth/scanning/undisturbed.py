@@ -47,6 +47,12 @@ def random_kept(device: torch.device) -> Iterator[None]:
             numpy.random.set_state(legacy)
 
 
+def drawn(device: torch.device) -> tuple[bytes, int]:
+    """How far torch's random numbers have come."""
+    offset = torch.cuda.default_generators[device.index or 0].get_offset() if device.type == "cuda" else 0
+    return torch.get_rng_state().numpy().tobytes(), offset
+
+
 def _kind(device: torch.device) -> str:
     """What torch is to ask for generators: the CPU's come along anyway, and a tensor without content has none."""
     return "cuda" if device.type in ("cpu", "meta") else device.type
