@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
+from torch import Tensor, nn
 
 import unsmooth
+from tests.explaining.seeing import encoder, streams
 from tests.models.stack_entries import STACK_ENTRIES
 from unsmooth.errors import UnsmoothError
 from unsmooth.explaining import Explanation, load_explanation
@@ -133,3 +138,47 @@ def test_a_window_as_large_as_the_image_is_plain_attention() -> None:
     found = unsmooth.explain(entry.model(), entry.batch(), blocks="encoder.layers.2.blocks.*", **QUICK)
     assert not found.notes
     assert found.layers[0].predicted
+
+
+@pytest.mark.parametrize("kind", ["longformer", "vilt"])
+def test_tokens_of_the_model_itself_count_as_in_a_scan(kind: str) -> None:
+    torch.manual_seed(0)
+    small: dict[str, Any] = {
+        "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+    }  # fmt: skip
+    model: Any = (
+        transformers.LongformerModel(transformers.LongformerConfig(**small, attention_window=4, pad_token_id=1))
+        if kind == "longformer"
+        else transformers.ViltModel(transformers.ViltConfig(**small, image_size=16, patch_size=8))
+    ).eval()
+    batch = {"input_ids": torch.randint(2, 20, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.long)}
+    batch["attention_mask"][0, 4:] = 0
+    batch |= {} if kind == "longformer" else {"pixel_values": torch.randn(3, 3, 16, 16)}
+    found = unsmooth.explain(model, batch, **QUICK)
+    torch.manual_seed(0)
+    curve = unsmooth.scan(model, batch, metrics=["token_similarity"], tokens="all", progress=False).curve()
+    measured = [found.layers[0].similarity_before, *(layer.similarity_after for layer in found.layers)]
+    assert measured == pytest.approx([row.mean for row in curve], abs=1e-5)
+
+
+def test_a_mask_of_other_tokens_is_refused_in_the_words_of_a_scan() -> None:
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.encoder(x[:, ::2])
+
+    data = {"x": streams(tokens=8), "token_mask": torch.ones(3, 8)}
+    for look in (unsmooth.explain, partial(unsmooth.scan, metrics=["token_similarity"])):
+        with pytest.raises(UnsmoothError, match="a mask for the 4 tokens of the model's hidden states but got one for"):
+            look(Halved(), data, progress=False)
+
+
+def test_blocks_that_return_a_list_are_run_again() -> None:
+    torch.manual_seed(0)
+    config = transformers.OpenAIGPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    ids = {"input_ids": torch.randint(20, (3, 6))}
+    found = unsmooth.explain(transformers.OpenAIGPTModel(config).eval(), ids, **QUICK)
+    assert all("T3" in layer.predicted for layer in found.layers)
