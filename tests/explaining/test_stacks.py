@@ -17,6 +17,7 @@ from tests.explaining.seeing import encoder, streams
 from tests.models.stack_entries import STACK_ENTRIES
 from unsmooth.errors import UnsmoothError
 from unsmooth.explaining import Explanation, load_explanation
+from unsmooth.models import value_projection
 
 BY_NAME = {entry.name: entry for entry in STACK_ENTRIES}
 # Not asked for: how a block reacts to small changes takes long and is tested elsewhere.
@@ -79,6 +80,16 @@ def test_every_stack_of_a_model_is_explained_by_itself(towers: Explanation) -> N
         assert replace(one, name="", sentence="", manifest={}) == replace(alone, name="", sentence="", manifest={})
     assert towers.layers == tuple(layer for one in towers.stacks for layer in one.layers)
     assert towers.sentence.startswith("Text: clip · text: measured")
+
+
+def test_one_stack_is_picked_by_its_name(towers: Explanation) -> None:
+    model, batch = BY_NAME["clip"].model(), BY_NAME["clip"].batch()
+    found = unsmooth.explain(model, batch, stack="vision", name="clip · vision", **QUICK)
+    assert replace(found, manifest={}) == replace(towers.stacks[1], manifest={})
+    values = value_projection(model, 1, stack="vision")
+    assert torch.equal(values.w_v, value_projection(model, 1, blocks=TOWERS["vision"]).w_v)
+    with pytest.raises(UnsmoothError, match=r"one stack of Transformer blocks.*Try stack='text', blocks='text_model"):
+        value_projection(model, 1)
 
 
 def test_several_stacks_are_written_and_read(towers: Explanation, tmp_path: Path) -> None:

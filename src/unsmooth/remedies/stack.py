@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.wire import why_unknown
 from unsmooth.remedies.base import Edit
@@ -46,7 +46,7 @@ def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None
     patterns: list[str | None] = [blocks]
     if blocks is None and stack is None and isinstance(model, nn.Module):
         patterns = list(dict.fromkeys(edit.pattern for edit in all_edits(model))) or [None]
-    found = [(one, pattern) for pattern in patterns for one in _chosen(model, pattern, stack)]
+    found = [(one, pattern) for pattern in patterns for one in find_stacks(model, pattern, stack)]
     return [_stack(model, one, pattern) for one, pattern in found if any(map(remedies_of, one.blocks.values()))]
 
 
@@ -58,26 +58,11 @@ def all_edits(model: nn.Module) -> list[Edit]:
 
 def find_changeable(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> list[Stack]:
     """The stacks, or the one that was asked for; refuses those whose blocks remedies do not know how to change."""
-    found = _chosen(model, blocks, stack)
+    found = find_stacks(model, blocks, stack)
     for one in found:
         if (reason := _why_unknown(one)) is not None:
             raise _not_changeable(model, one, reason, found)
     return [_stack(model, one, blocks) for one in found]
-
-
-def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[Anatomy, ...]:
-    if blocks is not None and stack is not None:
-        raise expected("either blocks or stack", f"blocks={blocks!r} and stack={stack!r}", f"stack={stack!r} alone")
-    found = find_stacks(model, blocks)
-    if stack is None:
-        return found
-    if len(found) == 1:
-        name = type(model).__name__
-        raise expected(f"no stack, as {name} has one only", f"stack={stack!r}", "leaving it out")
-    names = [one.stack for one in found]
-    if stack not in names:
-        raise unknown_name("stack", str(stack), names)
-    return tuple(one for one in found if one.stack == stack)
 
 
 def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
