@@ -187,6 +187,39 @@ def test_a_mask_of_other_tokens_is_refused_in_the_words_of_a_scan() -> None:
             look(Halved(), data, progress=False)
 
 
+def test_of_two_streams_in_one_block_the_first_is_explained() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.attn, self.mlp = (
+                nn.LayerNorm(8),
+                nn.MultiheadAttention(8, 2, batch_first=True),
+                nn.Linear(8, 8),
+            )
+
+        def forward(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.norm(x)
+            x = x + self.attn(y, y, y, need_weights=False)[0]
+            return x + self.mlp(x).relu(), beside + 0.1 * self.mlp(beside)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Block(), Block(), Block()])
+
+        def forward(self, x: Tensor) -> Tensor:
+            beside = x.flip(-1)
+            for block in self.blocks:
+                x, beside = block(x, beside)
+            return x + beside
+
+    torch.manual_seed(0)
+    found = unsmooth.explain(Both().eval(), {"x": streams()}, **QUICK)
+    assert {layer.stack for layer in found.layers} == {"x"}
+    assert all(layer.rebuilt is not None and layer.rebuilt < 1e-5 for layer in found.layers)
+    assert any(note.startswith("The beside stack was not explained. Expected blocks that take") for note in found.notes)
+
+
 def test_blocks_that_return_a_list_are_run_again() -> None:
     torch.manual_seed(0)
     config = transformers.OpenAIGPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=2, n_head=2)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, Tap, watch_attention
+from unsmooth.models.look import argument
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
@@ -99,7 +100,11 @@ def observe(
             if layers and selection.real_BN is not None:
                 raise ran_again()
             layers.clear()
-        block, entering = anatomy.blocks[path], first_input(args, kwargs)
+        block, entering, way = anatomy.blocks[path], first_input(args, kwargs), anatomy.flow.enters
+        if way and argument(args, kwargs, way) is not entering:
+            raise expected(
+                f"blocks whose first tensor is their stream at {path!r}", f"{way[0]!r} behind others", "a scan"
+            )
         batch_first, taps = anatomy.batch_first, anatomy.host.taps(block)
         view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block), taps=taps)
         view.sites["input"] = entering if batch_first else entering.transpose(0, 1)

@@ -173,7 +173,7 @@ def _gather(
             advance()
     kept = [one for name, one in found.items() if name not in refused]
     if refused and not any(one.evidence.digests for one in kept):
-        raise next(iter(refused.values()))
+        raise [*refused.values()][-1]  # of one that ran, where there is one
     if not any(one.evidence.sequences for one in kept):
         if any(one.evidence.skipped for one in kept):
             skipped = max(one.evidence.skipped for one in kept)
@@ -228,7 +228,7 @@ def _views(
     unread = unread_masks(inputs, "all", [stack.reads for stack in stacks])
     for stack in stacks:
         try:
-            _check_seen(stack, stacks)
+            _check_seen(stack)
             selection, told = select_and_tell(inputs, "all", frozenset(), stack)
             view = observe(stack, on_device, None, called, selection)
             _check_stack(stack)  # once more, where this pass is the first to reach its blocks
@@ -240,9 +240,8 @@ def _views(
             yield stack, view, told | unread
 
 
-def _check_seen(stack: Anatomy, every: Sequence[Anatomy]) -> None:
-    alone = not any(other is not stack and other.blocks is stack.blocks for other in every)
-    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.flow.rows is None))):
+def _check_seen(stack: Anatomy) -> None:
+    if not (stack.is_known or stack.flow.is_plain):
         what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
         hint = "unsmooth.scan, or no data, for verdicts from weights"
         raise expected(what, f"{stack.host.name} at {pattern_of(next(iter(stack.blocks)))!r}", hint)

@@ -93,7 +93,7 @@ def rows_of_lists(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 # Axes of what a batch has beside images that are cut into patches already, which have three then as one image has.
-_BESIDE_PATCHES = {"spatial_shapes": 2, "pixel_attention_mask": 2, "pixel_position_ids": 3}
+_BESIDE_PATCHES = {"spatial_shapes": 2, "pixel_attention_mask": 2, "pixel_position_ids": 3, "feature_lens": 1}
 
 
 def is_row(item: Any) -> bool:
