@@ -191,16 +191,13 @@ def test_of_two_streams_in_one_block_the_first_is_explained() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.attn, self.mlp = (
-                nn.LayerNorm(8),
-                nn.MultiheadAttention(8, 2, batch_first=True),
-                nn.Linear(8, 8),
-            )
+            self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.norm, self.mlp, self.other = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
 
         def forward(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
             y = self.norm(x)
             x = x + self.attn(y, y, y, need_weights=False)[0]
-            return x + self.mlp(x).relu(), beside + 0.1 * self.mlp(beside)
+            return x + self.mlp(x), beside + self.other(beside)
 
     class Both(nn.Module):
         def __init__(self) -> None:

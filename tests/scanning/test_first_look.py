@@ -459,6 +459,13 @@ def test_a_dict_of_images_in_patches_is_a_batch() -> None:
     check(found.curve(), streams(model, "encoder.layers.*", batch), mask)
 
 
+def test_sounds_in_a_row_with_their_lengths_are_a_batch() -> None:
+    """They have two axes, as the features of one sound have."""
+    sounds = {"input_features": torch.randn(16, 96), "feature_lens": torch.tensor([32, 32, 32])}
+    assert not is_row(sounds)
+    assert is_row({"input_features": sounds["input_features"]})
+
+
 def test_as_many_sequences_as_tokens_are_told_apart_or_refused() -> None:
     batch = {"input_ids": ids(torch.ones(6, 6), 1)}
     model = built(TokensFirst)

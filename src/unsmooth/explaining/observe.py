@@ -102,9 +102,7 @@ def observe(
             layers.clear()
         block, entering, way = anatomy.blocks[path], first_input(args, kwargs), anatomy.flow.enters
         if way and argument(args, kwargs, way) is not entering:
-            raise expected(
-                f"blocks whose first tensor is their stream at {path!r}", f"{way[0]!r} behind others", "a scan"
-            )
+            raise expected(f"a block whose first tensor is its stream at {path!r}", repr(way[0]), "unsmooth.scan")
         batch_first, taps = anatomy.batch_first, anatomy.host.taps(block)
         view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block), taps=taps)
         view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
