@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import unsmooth
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_stacks
+from unsmooth.scanning.rows import is_row
 
 # Sources and targets have as many tokens, and other masks: width tells nothing.
 SOURCE = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]])

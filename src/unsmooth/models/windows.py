@@ -16,7 +16,7 @@ from unsmooth.models.hooks import Hooks, aside
 from unsmooth.models.watch import find_input, find_output, with_first_input
 
 # Numbers in one map of all tokens, above which it is not made.
-_LARGEST = 1 << 28
+_LARGEST = 1 << 27
 _KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Tensor | None]] = WeakKeyDictionary()
 
 
