@@ -18,6 +18,7 @@ from tests.models.test_anatomy import hooks_left
 from tests.models.test_stacks import assert_close
 from unsmooth.models import NoAttentionMap, find_anatomy, row_sum_error, value_projection, watch_attention
 from unsmooth.models.map_of_call import scaled_dot_product_map
+from unsmooth.models.wire import wire
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 CASES = [(e, i, p) for e in ENTRIES for i in implementations(e) for p in e.paddings]
@@ -313,6 +314,27 @@ def test_tokens_first_is_seen_where_nobody_has_told_it() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Block(), Block()).eval()
     assert {one.shape for one in maps_of(model, {"input": torch.randn(5, 3, 8)}).values()} == {(3, 2, 5, 5)}
+
+
+def test_places_of_an_image_are_tokens() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mlp = nn.LayerNorm(8), nn.Linear(8, 8)
+            self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x).flatten(1, 2)
+            x = x + self.attn(y, y, y, need_weights=False)[0].view_as(x)
+            return x + self.mlp(x).relu()
+
+    torch.manual_seed(0)
+    model, image = nn.Sequential(Block(), Block()).eval(), torch.randn(3, 4, 5, 8)
+    anatomy, seen = find_anatomy(model), dict[int, Tensor]()
+    wire(anatomy.blocks.values(), lambda: model(image))
+    with torch.no_grad(), anatomy.watch_attention(seen.__setitem__):
+        model(image)
+    assert {one.shape for one in seen.values()} == {(3, 2, 20, 20)}
 
 
 def test_rows_that_do_not_sum_to_one_are_told_not_refused() -> None:
