@@ -35,7 +35,9 @@ from unsmooth.explaining.tiers import (
     drawn_tokens,
     foretell,
     logit_similarity,
+    nearest_turned,
     random_rotation,
+    randomly_turned,
 )
 from unsmooth.models import ValueProjection, find_anatomy
 from unsmooth.models.value_projection import values_of_block
@@ -332,3 +334,14 @@ def test_explain_foretells_alike_whatever_the_batches_are() -> None:
         assert set(one.predicted) == set(TIERS)
     for layer in whole.layers:
         assert layer.predicted["T4"] == pytest.approx(layer.logit_change, abs=1e-5)
+
+
+def test_many_tokens_are_turned_without_a_square_matrix() -> None:
+    rest, carried = (torch.randn(1030, 3, generator=drawing(seed), dtype=torch.float64) for seed in (0, 1))
+    rest, carried = rest - rest.mean(dim=0), carried - carried.mean(dim=0)
+    left, _, right = torch.linalg.svd(carried @ rest.T + 1.0)
+    torch.testing.assert_close(nearest_turned(rest, carried), left @ right @ rest)
+    turned = randomly_turned(rest, drawing())
+    torch.testing.assert_close(turned.T @ turned, rest.T @ rest)
+    torch.testing.assert_close(turned.sum(dim=0), torch.zeros(3, dtype=torch.float64))
+    assert not torch.allclose(turned, randomly_turned(rest, drawing(1)))

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from tests.models.entries import ENTRIES
 from tests.models.entry import BATCH, TOKENS, Entry, Padding, texts
 from tests.models.rebuilding import at_real, implementations, model_with
 from tests.models.test_anatomy import hooks_left
-from unsmooth.models import NoAttentionMap, find_anatomy, row_sum_error, watch_attention
+from tests.models.test_stacks import assert_close
+from unsmooth.models import NoAttentionMap, find_anatomy, row_sum_error, value_projection, watch_attention
 from unsmooth.models.map_of_call import scaled_dot_product_map
+from unsmooth.models.wire import wire
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 CASES = [(e, i, p) for e in ENTRIES for i in implementations(e) for p in e.paddings]
@@ -270,6 +273,68 @@ def test_maps_survive_what_the_model_does_to_its_own() -> None:
     plain = maps_of(model, texts("right"))[1]
     model.encoder.layer[0].attention.attn.dropout.register_forward_pre_hook(lambda module, args: args[0].zero_())
     assert torch.equal(maps_of(model, texts("right"))[1], plain)
+
+
+def test_a_sink_takes_its_part_of_every_row() -> None:
+    config = transformers.GptOssConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GptOssModel(config).eval()
+    for layer in model.layers:
+        layer.self_attn.sinks.data.normal_()
+    ids, seen = {"input_ids": torch.randint(20, (BATCH, TOKENS))}, dict[tuple[int, str], Tensor]()
+    anatomy, maps = find_anatomy(model), dict[int, Tensor]()
+    with (
+        torch.no_grad(),
+        anatomy.watch(lambda layer, site, x: seen.__setitem__((layer, site), x.clone()), ("normed", "attention")),
+        anatomy.watch_attention(maps.__setitem__),
+    ):
+        model(**ids)
+    for layer, maps_BHNN in maps.items():
+        assert maps_BHNN.shape == (BATCH, 4, TOKENS, TOKENS)
+        assert bool((maps_BHNN.sum(dim=-1) < 0.99).all())
+        rebuilt = value_projection(model, layer - 1).attention_output(maps_BHNN, seen[layer, "normed"])
+        assert_close(rebuilt, seen[layer, "attention"], f"attention of layer {layer}")
+    assert list(maps) == [1, 2]
+
+
+def test_tokens_first_is_seen_where_nobody_has_told_it() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.attn, self.mlp = nn.LayerNorm(8), nn.MultiheadAttention(8, 2), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x)
+            x = x + self.attn(y, y, y, need_weights=False)[0]
+            return x + self.mlp(x).relu()
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block()).eval()
+    assert {one.shape for one in maps_of(model, {"input": torch.randn(5, 3, 8)}).values()} == {(3, 2, 5, 5)}
+
+
+def test_places_of_an_image_are_tokens() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mlp = nn.LayerNorm(8), nn.Linear(8, 8)
+            self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x).flatten(1, 2)
+            x = x + self.attn(y, y, y, need_weights=False)[0].view_as(x)
+            return x + self.mlp(x).relu()
+
+    torch.manual_seed(0)
+    model, image = nn.Sequential(Block(), Block()).eval(), torch.randn(3, 4, 5, 8)
+    anatomy, seen = find_anatomy(model), dict[int, Tensor]()
+    wire(anatomy.blocks.values(), lambda: model(image))
+    with torch.no_grad(), anatomy.watch_attention(seen.__setitem__):
+        model(image)
+    assert {one.shape for one in seen.values()} == {(3, 2, 20, 20)}
 
 
 def test_rows_that_do_not_sum_to_one_are_told_not_refused() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import unsmooth
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_stacks
+from unsmooth.scanning.rows import is_row
 
 # Sources and targets have as many tokens, and other masks: width tells nothing.
 SOURCE = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]])
@@ -457,6 +458,13 @@ def test_a_dict_of_images_in_patches_is_a_batch() -> None:
     }
     found = unsmooth.scan(model, batch, metrics=["mean_cosine"], tokens="all", progress=False, fingerprint=False)
     check(found.curve(), streams(model, "encoder.layers.*", batch), mask)
+
+
+def test_sounds_in_a_row_with_their_lengths_are_a_batch() -> None:
+    """They have two axes, as the features of one sound have."""
+    sounds = {"input_features": torch.randn(16, 96), "feature_lens": torch.tensor([32, 32, 32])}
+    assert not is_row(sounds)
+    assert is_row({"input_features": sounds["input_features"]})
 
 
 def test_as_many_sequences_as_tokens_are_told_apart_or_refused() -> None:

@@ -24,6 +24,8 @@ from unsmooth.models.stored import is_quantised
 
 # Attention whose rows are further from 1 than this has another theory.
 ROW_SUM_TOLERANCE = 1e-3
+# Tokens above which attention is not decomposed: it takes their number cubed, for each head of each layer.
+LARGEST_MAP = 1024
 # An attention branch that is further, relative to its largest entry, from what weights and maps give has more to it.
 REBUILT, REBUILT_IN_HALF = 1e-3, 5e-2
 
@@ -219,6 +221,11 @@ class Evidence:
 
     def _keep_maps(self, found: LayerEvidence, layer: LayerView, real_BN: Tensor, long_B: Tensor, most: int) -> None:
         assert layer.maps_BHNN is not None
+        tokens = int(real_BN.sum(dim=1).max())
+        if tokens > LARGEST_MAP:
+            said = f"Attention of {tokens} tokens is not decomposed, so verdicts are from weights alone."
+            self.notes[f"{said} Up to {LARGEST_MAP} it is."] = None
+            return
         for sequence in long_B.nonzero().flatten().tolist()[:most]:
             real_N = real_BN[sequence]
             found.maps.append(layer.maps_BHNN[sequence][:, real_N][:, :, real_N].float().cpu())

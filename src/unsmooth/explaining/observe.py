@@ -113,7 +113,9 @@ def observe(
             if layers and selection.real_BN is not None:
                 raise ran_again()
             layers.clear()
-        block, entering = anatomy.blocks[path], first_input(args, kwargs)
+        block, entering, way = anatomy.blocks[path], first_input(args, kwargs), anatomy.flow.enters
+        if way and argument(args, kwargs, way) is not entering:
+            raise expected(f"a block whose first tensor is its stream at {path!r}", repr(way[0]), "unsmooth.scan")
         batch_first, taps = anatomy.batch_first, anatomy.host.taps(block)
         rows = anatomy.flow.rows
         lengths = lengths_in(argument(args, kwargs, rows), entering.shape[-2]) if rows else ()

@@ -43,6 +43,7 @@ def explain(
     data: Any | None = None,
     *,
     blocks: str | None = None,
+    stack: str | None = None,
     max_batches: int | None = 8,
     batch_size: int = 4,
     max_length: int | None = 128,
@@ -70,6 +71,7 @@ def explain(
         model: An nn.Module, a transformers pipeline, or a name for `unsmooth.load`.
         data: As for `unsmooth.scan`; None for weights only.
         blocks: Pattern over module paths for a model that is not recognised, or for one stack of several.
+        stack: One stack of several by its name, such as "vision".
         max_batches: Stop after so many batches.
         batch_size: Sequences per batch, for data that is not batched yet.
         max_length: Tokens after which a text is cut: Jacobians and spectra of attention grow with its square and cube.
@@ -96,9 +98,9 @@ def explain(
         check_at_least_one(option, value)
     check_at_least_one("spectral_sequences", spectral_sequences)
     module = model_of(model)
-    stacks = find_stacks(module, blocks)
+    stacks = find_stacks(module, blocks, stack)
     refused = check_explainable(stacks)
-    stacks = tuple(stack for stack in stacks if stack.stack not in refused)
+    stacks = tuple(one for one in stacks if one.stack not in refused)
     source = None
     if data is not None:
         how = preprocessing(module, stacks, tokenizer, image_processor, batch_size, max_length, column)
@@ -106,7 +108,7 @@ def explain(
     effort = Effort(max_batches, spectral_sequences, jacobian, progress)
     with moved(module, None if device is None else check_device(device)) as here, quiet_evaluation(module):
         if source is None:
-            explained = [Explained(stack, weights=read_weights(stack)) for stack in stacks]
+            explained = [Explained(one, weights=read_weights(one)) for one in stacks]
         else:
             explained = _gather(stacks, source, here, effort, refused)
         return assemble(module, explained, refused, source, name)
@@ -171,7 +173,7 @@ def _gather(
             advance()
     kept = [one for name, one in found.items() if name not in refused]
     if refused and not any(one.evidence.digests for one in kept):
-        raise next(iter(refused.values()))
+        raise [*refused.values()][-1]  # of one that ran, where there is one
     if not any(one.evidence.sequences for one in kept):
         if any(one.evidence.skipped for one in kept):
             skipped = max(one.evidence.skipped for one in kept)
@@ -226,7 +228,7 @@ def _views(
     unread = unread_masks(inputs, "all", [stack.reads for stack in stacks])
     for stack in stacks:
         try:
-            _check_seen(stack, stacks)
+            _check_seen(stack)
             selection, told = select_and_tell(inputs, "all", frozenset(), stack)
             view = observe(stack, on_device, None, called, selection)
             _check_stack(stack)  # once more, where this pass is the first to reach its blocks
@@ -238,9 +240,8 @@ def _views(
             yield stack, view, told | unread
 
 
-def _check_seen(stack: Anatomy, every: Sequence[Anatomy]) -> None:
-    alone = not any(other is not stack and other.blocks is stack.blocks for other in every)
-    if not (alone and (stack.is_known or (stack.flow.is_plain and stack.flow.rows is None))):
+def _check_seen(stack: Anatomy) -> None:
+    if not (stack.is_known or stack.flow.is_plain):
         what = "blocks that take and return the tokens of the batch first, and as (batch, tokens, dim),"
         hint = "unsmooth.scan, or no data, for verdicts from weights"
         raise expected(what, f"{stack.host.name} at {pattern_of(next(iter(stack.blocks)))!r}", hint)

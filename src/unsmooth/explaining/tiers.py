@@ -103,7 +103,7 @@ def logit_similarity(split: Split, x_BND: Tensor) -> Tensor:
 
 def drawn_tokens(x_BND: Tensor, real_BN: Tensor, generator: torch.Generator) -> Tensor:
     """Tokens with the scales, and with mean and covariance of the directions, that the real ones have."""
-    return _each(x_BND, real_BN, lambda _, x: _imposed(x, random_rotation(len(x), generator)))
+    return _each(x_BND, real_BN, lambda _, x: _imposed(x, lambda rest_ND: randomly_turned(rest_ND, generator)))
 
 
 def isotropic_tokens(x_BND: Tensor, real_BN: Tensor, generator: torch.Generator) -> Tensor:
@@ -118,13 +118,9 @@ def corrected_tokens(carried_BND: Tensor, x_BND: Tensor, real_BN: Tensor) -> Ten
     """
 
     def nearest(sequence: int, x_ND: Tensor) -> Tensor:
-        rest, carried = (
-            direction - direction.mean(dim=0)
-            for direction in (_directions(x_ND)[1], _directions(carried_BND[sequence, real_BN[sequence]])[1])
-        )
-        # With ones added, which no deviation meets, the mean of all tokens goes to itself whatever the rank.
-        left, _, right = torch.linalg.svd(carried @ rest.T + 1.0)
-        return _imposed(x_ND, left @ right)
+        direction = _directions(carried_BND[sequence, real_BN[sequence]])[1]
+        carried = direction - direction.mean(dim=0)
+        return _imposed(x_ND, lambda rest_ND: nearest_turned(rest_ND, carried))
 
     return _each(x_BND, real_BN, nearest)
 
@@ -138,11 +134,11 @@ def _each(x_BND: Tensor, real_BN: Tensor, tokens: Callable[[int, Tensor], Tensor
     return drawn
 
 
-def _imposed(x_ND: Tensor, rotation_NN: Tensor) -> Tensor:
-    """diag(s)(1ūᵀ + QŨ)."""
+def _imposed(x_ND: Tensor, turn: Callable[[Tensor], Tensor]) -> Tensor:
+    """diag(s)(1ūᵀ + QŨ), `turn` being Q."""
     scale, direction = _directions(x_ND)
     mean = direction.mean(dim=0)
-    return scale * (mean + rotation_NN @ (direction - mean))
+    return scale * (mean + turn(direction - mean))
 
 
 def _directions(x_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,6 +146,32 @@ def _directions(x_ND: Tensor) -> tuple[Tensor, Tensor]:
     x = x_ND.double().cpu()
     scale = x.square().mean(dim=1, keepdim=True).sqrt()
     return scale, x / torch.where(scale > 0, scale, 1.0)
+
+
+def randomly_turned(rest_ND: Tensor, generator: torch.Generator) -> Tensor:
+    """QŨ for a random rotation Q; of many tokens without Q, whose effect on few dimensions is a random frame's."""
+    tokens, dim = rest_ND.shape
+    if not _is_tall(rest_ND):
+        return random_rotation(tokens, generator) @ rest_ND
+    start = torch.randn(tokens, dim, generator=generator, dtype=torch.float64)
+    frame, upper = torch.linalg.qr(start - start.mean(dim=0))
+    return torch.as_tensor(frame * upper.diagonal().sign() @ torch.linalg.qr(rest_ND).R)
+
+
+def nearest_turned(rest_ND: Tensor, carried_ND: Tensor) -> Tensor:
+    """QŨ for the rotation Q that brings it nearest to the deviations carried; of many tokens without Q."""
+    if not _is_tall(rest_ND):
+        # With ones added, which no deviation meets, the mean of all tokens goes to itself whatever the rank.
+        left, _, right = torch.linalg.svd(carried_ND @ rest_ND.T + 1.0)
+        return torch.as_tensor(left @ right @ rest_ND)
+    own, (other, upper) = torch.linalg.qr(rest_ND).R, torch.linalg.qr(carried_ND)
+    left, _, right = torch.linalg.svd(upper @ own.T)
+    return torch.as_tensor(other @ (left @ right) @ own)
+
+
+def _is_tall(rest_ND: Tensor) -> bool:
+    """Whether its rotation has so many numbers more that it is worth another way, which rounds otherwise."""
+    return len(rest_ND) > max(1024, rest_ND.shape[1] + 1)
 
 
 def random_rotation(tokens: int, generator: torch.Generator) -> Tensor:

@@ -204,7 +204,7 @@ class Anatomy:
                 raise expected(known, repr(site), "another site")
 
 
-def find_anatomy(model: nn.Module, blocks: str | None = None) -> Anatomy:
+def find_anatomy(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> Anatomy:
     """Find the Transformer blocks of `model`, by what its modules hold or by a pattern over module paths.
 
     Args:
@@ -213,21 +213,22 @@ def find_anatomy(model: nn.Module, blocks: str | None = None) -> Anatomy:
             such as ``"encoder.layers.*"``; ``"auto:any"`` for the longest list of blocks, with attention or without.
             Where the modules found are blocks of a known host, all its sites are there; otherwise only the residual
             site is.
+        stack: One stack of several by its name, such as "vision", in place of a pattern.
 
     Raises:
         UnsmoothError: There are no blocks that hold attention, or there is more than one stack of them.
     """
-    stacks = find_stacks(model, blocks)
+    stacks = find_stacks(model, blocks, stack)
     if len(stacks) > 1:
         raise _several_stacks(model, stacks)
     return stacks[0]
 
 
-def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, ...]:
+def find_stacks(model: nn.Module, blocks: str | None = None, stack: str | None = None) -> tuple[Anatomy, ...]:
     """Find every stack of Transformer blocks in `model`, in the order of the modules; see `find_anatomy`.
 
     A stack is known by the path that its blocks share. Where there are several, each is called what its path has to
-    itself: "encoder" and "decoder", "text" and "vision". A pattern finds one.
+    itself: "encoder" and "decoder", "text" and "vision". A pattern finds one, and `stack` is the name of one.
 
     Example:
         >>> model = nn.Transformer(8, 2, num_encoder_layers=2, num_decoder_layers=3, dim_feedforward=16)
@@ -236,12 +237,26 @@ def find_stacks(model: nn.Module, blocks: str | None = None) -> tuple[Anatomy, .
     """
     if not isinstance(model, nn.Module):
         raise _no_module(model)
+    if stack is not None:
+        return (_by_name(model, blocks, stack),)
     if blocks is not None and blocks != ANY:
         return (_by_pattern(model, blocks),)
     found = _all_blocks(model) if blocks is None else _longest(model)
     if not found:
         raise _no_blocks(model)
     return named(model, found)
+
+
+def _by_name(model: nn.Module, blocks: str | None, stack: str) -> Anatomy:
+    if blocks is not None:
+        raise expected("either blocks or stack", f"blocks={blocks!r} and stack={stack!r}", f"stack={stack!r} alone")
+    found = {one.stack: one for one in find_stacks(model)}
+    if len(found) == 1:
+        name = type(model).__name__
+        raise expected(f"no stack, as {name} has one only", f"stack={stack!r}", "leaving it out")
+    if stack not in found:
+        raise unknown_name("stack", str(stack), [*found])
+    return found[stack]
 
 
 def named(model: nn.Module, found: Sequence[Blocks]) -> tuple[Anatomy, ...]:
@@ -312,7 +327,8 @@ def _several_stacks(model: nn.Module, stacks: Sequence[Anatomy]) -> UnsmoothErro
     return expected(
         f"one stack of Transformer blocks in {type(model).__name__}",
         f"{len(stacks)} ({', '.join(patterns)}), whose layers cannot be counted as one depth",
-        f"blocks={patterns[0]!r}, or a part of the model such as model.{patterns[0].partition('.')[0]}",
+        f"stack={stacks[0].stack!r}, blocks={patterns[0]!r}, or a part of the model such as "
+        f"model.{patterns[0].partition('.')[0]}",
     )
 
 

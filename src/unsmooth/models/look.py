@@ -83,9 +83,10 @@ class Stream:
     @property
     def is_plain(self) -> bool:
         """Whether blocks take their tokens first and hand them on first, as vectors along one axis throughout."""
-        first = self.enters in (None, (0,), ("hidden_states",)) and self.leaves in (None, (), (0,))
+        named = self.enters is not None and len(self.enters) == 1 and isinstance(self.enters[0], str)
+        first = (named or self.enters in (None, (0,))) and self.leaves in (None, (), (0,))
         vectors = self.axes in ("BND", "NBD") or (self.rows is not None and self.axes in ("ND", "1ND"))
-        return first and vectors and not (self.stages or self.parts)
+        return first and vectors and not (self.stages or self.parts or self.beside)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor has as many axes as these tokens."""

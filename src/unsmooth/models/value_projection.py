@@ -244,7 +244,12 @@ class ValueProjection:
 
 
 def value_projection(
-    model: nn.Module, block: int, *, blocks: str | None = None, site: Literal["attention", "cross"] = "attention"
+    model: nn.Module,
+    block: int,
+    *,
+    blocks: str | None = None,
+    stack: str | None = None,
+    site: Literal["attention", "cross"] = "attention",
 ) -> ValueProjection:
     """Read the value and output weights of one block, whatever library it is from.
 
@@ -254,6 +259,7 @@ def value_projection(
         model: Any module with blocks of a known family.
         block: From 0, over the blocks that `find_anatomy` finds.
         blocks: Pattern over module paths, as in `find_anatomy`.
+        stack: One stack of several by its name, such as "vision".
         site: "cross" for the weights of cross-attention. A norm in front of it is on its queries alone, so there is
             none here.
 
@@ -269,7 +275,7 @@ def value_projection(
         >>> values.heads, values.dim, values.head_dim, values.place
         (2, 4, 2, 'post')
     """
-    return values_of_block(find_anatomy(model, blocks), block, site)
+    return values_of_block(find_anatomy(model, blocks, stack), block, site)
 
 
 def values_of_block(anatomy: Anatomy, block: int, site: Literal["attention", "cross"] = "attention") -> ValueProjection:

@@ -6,6 +6,7 @@ Where in the windows each token went is seen by running the block once more on t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from unsmooth.models.hooks import Hooks, aside
 from unsmooth.models.watch import find_input, find_output, with_first_input
 
 # Numbers in one map of all tokens, above which it is not made.
-_LARGEST = 1 << 28
+_LARGEST = 1 << 27
 _KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Tensor | None]] = WeakKeyDictionary()
 
 
@@ -81,7 +82,9 @@ def _places(
             tokens.append(made.clone())
 
     args, kwargs = with_first_input(args, kwargs, other)
-    with aside(), Hooks() as hook, torch.no_grad():
+    # Dropout of a model in training draws numbers; a block may say anything to a call of its own.
+    kept = torch.random.fork_rng([stream.device] if stream.is_cuda else [])
+    with suppress(Exception), aside(), Hooks() as hook, torch.no_grad(), kept:
         hook(attention.register_forward_pre_hook, enter, with_kwargs=True)
         for module in block.modules():
             if module not in (block, attention):

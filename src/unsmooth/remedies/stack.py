@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, expected, unknown_name
+from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.anatomy import Anatomy, find_stacks
 from unsmooth.models.wire import attends, remember_pass, why_unknown
 from unsmooth.remedies.base import Edit
@@ -63,7 +63,7 @@ def find_remedied(model: nn.Module, blocks: str | None = None, stack: str | None
     patterns: list[str | None] = [blocks]
     if blocks is None and stack is None and isinstance(model, nn.Module):
         patterns = list(dict.fromkeys(edit.pattern for edit in all_edits(model))) or [None]
-    found = [(one, pattern) for pattern in patterns for one in _chosen(model, pattern, stack)]
+    found = [(one, pattern) for pattern in patterns for one in find_stacks(model, pattern, stack)]
     return [_stack(model, one, pattern) for one, pattern in found if any(map(remedies_of, one.blocks.values()))]
 
 
@@ -81,7 +81,7 @@ def find_changeable(
     Raises:
         UnsmoothError: There is none.
     """
-    found = _chosen(model, blocks, stack)
+    found = find_stacks(model, blocks, stack)
     if batch is not None:
         for one in found:
             remember_pass(one.blocks.values(), _called, model, batch)
@@ -101,21 +101,6 @@ def _called(model: nn.Module, batch: Any) -> None:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         hint = "what its forward takes, on its device"
         raise expected(f"a batch that {type(model).__name__} can be called with", f"its {said}", hint) from error
-
-
-def _chosen(model: nn.Module, blocks: str | None, stack: str | None) -> tuple[Anatomy, ...]:
-    if blocks is not None and stack is not None:
-        raise expected("either blocks or stack", f"blocks={blocks!r} and stack={stack!r}", f"stack={stack!r} alone")
-    found = find_stacks(model, blocks)
-    if stack is None:
-        return found
-    if len(found) == 1:
-        name = type(model).__name__
-        raise expected(f"no stack, as {name} has one only", f"stack={stack!r}", "leaving it out")
-    names = [one.stack for one in found]
-    if stack not in names:
-        raise unknown_name("stack", str(stack), names)
-    return tuple(one for one in found if one.stack == stack)
 
 
 def _stack(model: nn.Module, anatomy: Anatomy, pattern: str | None) -> Stack:
