@@ -66,7 +66,7 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
     for layer in wanted:
         if layer not in maps:
             return f"no map at layer {layer}"
-        block = Block(truth, layer, calls)
+        block = Block(truth, calls[stack.calls[layer - 1]], calls)
         # What joins the stream may be what a module gives times numbers.
         outs = [*(one.tensor for one in block.seen if one.made), *block.branches()]
         read = [*block.read_by_attention, block.x]
