@@ -117,6 +117,8 @@ def ask_remedies(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack]
             state = model.state_dict()
             same = set(state) == set(weights) and all(_equal(state[key], weights[key]) for key in weights)
             one["undone"] = said == "done" and same and _furthest(base, _outputs(model, batch)) <= again
+            if one["undone"] and len(one["left"]) == len(stacks):
+                one["said"] = "refused: it is applied, with a warning, to stacks alone that this batch does not run"
         answer[name] = one
     return answer
 
