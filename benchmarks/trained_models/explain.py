@@ -150,7 +150,7 @@ def _model(found: Explanation) -> dict[str, Any]:
         "lineage": LINEAGES.get(found.name, found.name),
         "ours": found.name in OURS,
         "looked_at": found.name in (*LOOKED_AT, *OURS),
-        "sentence": sentence(found.name, found.layers, scored, found.stack),
+        "sentence": sentence(found.name, found.layers, scored, found.growth),
         "notes": list(found.notes),
         "rebuilding_error": max(one.rebuilt or math.nan for one in found.layers),
         "stack": content["stack"],
