@@ -153,7 +153,7 @@ def _model(found: Explanation) -> dict[str, Any]:
         "sentence": sentence(found.name, found.layers, scored, found.growth),
         "notes": list(found.notes),
         "rebuilding_error": max(one.rebuilt or math.nan for one in found.layers),
-        "stack": content["stack"],
+        "stack": content["growth"],
         "skills": {one.name: asdict(one) for one in scored},
         "layers": [_layer(one) for one in found.layers],
         "data": found.manifest["data"],
