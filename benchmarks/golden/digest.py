@@ -18,8 +18,10 @@ from torch import Tensor
 # What differs from one run to the next by name, and by what it looks like in a text.
 CLOCKED = {
     *("seconds", "total_seconds", "gpu_minutes", "minutes", "samples_per_second", "time", "when", "date", "since"),
-    *("commit", "changed", "version", "versions", "unsmooth", "hardware", "host", "pid", "ratio", "memory"),
+    *("commit", "changed", "version", "versions", "unsmooth", "hardware", "host", "pid", "ratio", "memory", "call"),
 }
+_OTHER_NAME = re.compile(r"^\.|tfevents")  # locks, notes, and what has the time in its name
+_CLOCKED = re.compile("second|step_time")
 _TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?|\d{4}-\d\d-\d\d"
     r"|\b[0-9a-f]{40}\b|commit [0-9a-f]{7,40}"
@@ -39,12 +41,14 @@ class Scrub:
 
     def text(self, text: str) -> str:
         """A text without times, commits and the folder's name."""
-        return _TIMES.sub("#", text.replace(self.folder, "FOLDER"))
+        return _TIMES.sub("#", text.replace(self.folder, "FOLDER").replace(str(Path.cwd()), "HERE"))
 
     def content(self, value: Any) -> Any:
         """What JSON says, likewise."""
         if isinstance(value, Mapping):
-            return {key: self.content(one) for key, one in value.items() if key not in CLOCKED}
+            return {
+                key: self.content(one) for key, one in value.items() if not (key in CLOCKED or _CLOCKED.search(key))
+            }
         if isinstance(value, list | tuple):
             return [self.content(one) for one in value]
         return self.text(value) if isinstance(value, str) else value
@@ -55,7 +59,7 @@ class Scrub:
             return load_file(path)
         if path.suffix == ".pt":
             return torch.load(path, weights_only=True)["state"]
-        if path.suffix in (".png", ".pdf") or "tfevents" in path.name or path.name == "index.json":
+        if path.suffix in (".png", ".pdf") or path.name == "index.json":
             return path.name  # with times inside, or drawn by the same text as the SVG beside it
         content = path.read_bytes()
         try:
@@ -70,7 +74,7 @@ class Scrub:
 
     def files(self, folder: Path) -> dict[str, Any]:
         """All files of a folder by path."""
-        found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        found = sorted(path for path in folder.rglob("*") if path.is_file() and not _OTHER_NAME.search(path.name))
         return {path.relative_to(folder).as_posix(): self.file(path) for path in found}
 
 
