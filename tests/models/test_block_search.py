@@ -64,6 +64,7 @@ FOUND = {
     "values times a number": Kind(factor=0.7),
     "gated, values normalised and times a number": Kind(gated="each", value_norm=True, factor=0.7),
 }
+BETWEEN_WEIGHTS = ["latent and gated", "norm of values", "norm on the heads", "gated", "values times a number"]
 STYLES = {"sandwich": "pre", "output": "pre"}
 
 
@@ -139,7 +140,7 @@ def test_norms_are_found_in_their_place(name: str, norms: tuple[str, str], outpu
 
 @pytest.mark.parametrize(
     "name", ["plain", "post-norm", "parallel", "sandwich", "layer scale", "layer scale without a module",
-             "branches times a weight of one number", "branches times the tanh of one"]
+             "branches times a weight of one number", "branches times the tanh of one", *BETWEEN_WEIGHTS]
 )  # fmt: skip
 def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     block = hand_block(FOUND[name], fresh=True)
@@ -155,10 +156,13 @@ def test_a_fresh_block_whose_gates_are_zero_is_known(name: str) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
 
 
+@pytest.mark.parametrize("name", ["fused group by group", *BETWEEN_WEIGHTS])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_a_block_in_another_precision_is_known(dtype: torch.dtype) -> None:
-    block = hand_block(FOUND["fused group by group"])
-    assert parts_of(block.to(dtype), stream().to(dtype)) == parts_of(hand_block(FOUND["fused group by group"]))
+def test_a_block_in_another_precision_is_known(name: str, dtype: torch.dtype) -> None:
+    block = hand_block(FOUND[name])
+    found, wanted = parts_of(block.to(dtype), stream().to(dtype)), parts_of(hand_block(FOUND[name]))
+    assert not found.refused
+    assert str(found) == str(wanted)
 
 
 def test_a_block_in_training_is_known_without_its_dropout() -> None:
@@ -369,6 +373,31 @@ def test_a_block_that_fails_by_itself_is_refused() -> None:
     parts = parts_of(Fails())
     assert not parts.taps
     assert "no more than once" in parts.refused["block"]
+
+
+def test_an_mlp_of_convolutions_that_takes_more_than_the_stream_hides_no_sites() -> None:
+    class ConvolvedMlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv1d(DIM, 20, 1), nn.Conv1d(20, DIM, 1)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            out: Tensor = self.last(self.first(x.mT).relu() * mask).mT
+            return out
+
+    class Convolved(HandBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            middle = x + self.attn(self.norm1(x))
+            out: Tensor = middle + self.mlp(self.norm2(middle), torch.ones(1))
+            return out
+
+    torch.manual_seed(0)
+    block = Convolved(Kind(key_value=2, deal="turn")).eval()
+    block.mlp = ConvolvedMlp()  # type: ignore[assignment]
+    parts = parts_of(block)
+    assert set(parts.taps) == {"normed", "attention", "mid", "mlp"}
+    assert parts.wiring is not None
+    assert not parts.wiring.mlp
 
 
 def test_what_a_block_changes_in_place_is_shown_as_it_was() -> None:

@@ -69,6 +69,7 @@ def test_a_branch_of_unknown_weights_folds() -> None:
         (LATENT, "sharpen", "a norm with weights, 'attn.narrow_norm', is between its value and its output weights"),
         (LATENT, "mimetic", "a norm with weights, 'attn.narrow_norm'"),
         (Kind(heads_norm=True), "smooth", "a norm with weights, 'attn.heads_norm'"),
+        (Kind(gated="head"), "sharpen", "its heads are multiplied by a softplus, which may be past one"),
         (Kind(factor=1.5), "sharpen", "its values are multiplied by 1.5"),
     ],
 )

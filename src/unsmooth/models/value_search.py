@@ -238,7 +238,9 @@ def _gate(record: Record, output: ModuleCall, gate_BNHE: Tensor, reads: Tensor) 
 
 def _same_columns(wanted_PT: Tensor, made_PC: Tensor) -> Tensor | None:
     """Which column of one matrix each column of another is; None where some is none."""
-    columns_T = torch.cdist(wanted_PT.T, made_PC.T, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+    some = slice(None, None, max(len(wanted_PT) // 64, 1))  # which tell columns apart
+    wanted_TP, made_CP = wanted_PT[some].T, made_PC[some].T
+    columns_T = torch.cdist(wanted_TP, made_CP, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
     error = (made_PC[:, columns_T] - wanted_PT).abs().max()
     return columns_T if bool(error <= OF_BRANCH * wanted_PT.abs().max()) else None
 
@@ -351,7 +353,7 @@ def _columns(maps_BHNM: Tensor, made_BMC: Tensor, heads_BNHE: Tensor) -> tuple[T
         return columns_HE, share, 1.0
     times_HCE = products_HCE / sizes_HC1.clamp(min=1e-30)
     other_HE = (times_HCE * products_HCE).argmax(dim=1)
-    times = float(times_HCE.gather(1, other_HE[:, None]).median())
+    times = float(f"{float(times_HCE.gather(1, other_HE[:, None]).median()):.6g}")  # as far as rounding can tell
     found = _share(times * mixed_HPC, heads_HPE, other_HE) == 1.0
     return (other_HE if found else None), share, times
 

@@ -179,6 +179,9 @@ def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor 
     seen = seen_by(mask)
     if seen.shape[-2] == 1 and tokens > 1:  # the same for every query, so it only says what is real
         return seen[:, 0, 0, -tokens:].expand(batch, tokens), None
+    if seen.shape[-2] != tokens:
+        what = f"a mask of the {tokens} tokens of the stream"
+        raise expected(what, f"one of {seen.shape[-2]}", "another stack")
     offset = seen.shape[-1] - seen.shape[-2]
     real_BN = seen[:, 0].diagonal(offset, dim1=-2, dim2=-1).expand(batch, tokens)
     if not causal or tokens == 1:

@@ -71,6 +71,8 @@ class Site:
             between = weights.value_norm
         if between is not None:
             return f"a norm with weights, {between!r}, is between its value and its output weights, and a part of H"
+        if weights.gate is not None and weights.gate.function != "sigmoid":
+            return f"its heads are multiplied by a {weights.gate.function}, which may be past one, and so is H"
         if not 0.0 < weights.scale <= 1.0:
             return f"its values are multiplied by {weights.scale:.3g}, and so is H"
         return None
