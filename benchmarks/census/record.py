@@ -100,7 +100,7 @@ def _remedy(asked: Mapping[str, Any]) -> str:
     )
     bad = [word for holds, word in checks if not holds]
     left = asked.get("left", [])
-    return "fails: " + ", ".join(bad) if bad else f"holds in part: not in {left[0]}" if left else "holds"
+    return "fails: " + ", ".join(bad) if bad else f"partly: holds, but not in {left[0]}" if left else "holds"
 
 
 def _inside(eigenvalues: Sequence[float] | None) -> bool:

@@ -349,6 +349,10 @@ def test_the_most_used_types_are_a_fixed_list_of_this_transformers() -> None:
         ({"said": "done", "changes": 1.0, "leak": "leaks", "undone": True}, "fails: leaks the future"),
         ({"said": "done", "changes": 1.0, "leak": "no leak", "undone": False}, "fails: not undone"),
         ({"said": "refused: why"}, "refused: why"),
+        (
+            {"said": "done", "changes": 1.0, "leak": "no leak", "undone": True, "left": ["vision.0"]},
+            "partly: holds, but not in vision.0",
+        ),
     ],
 )
 def test_a_remedy_holds_where_everything_does(asked: dict[str, Any], said: str) -> None:

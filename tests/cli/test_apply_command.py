@@ -230,6 +230,40 @@ def test_ls_remedies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
             assert flat(option["meaning"]) in shown
 
 
+# A model that does not say what it takes
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model says what it takes."""
+    monkeypatch.setattr("unsmooth.models.wire.run_standard", lambda model, blocks: None)
+
+
+@pytest.mark.usefixtures("silent")
+def test_data_show_what_such_a_model_takes(
+    bert_folder: Path, page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, out = ["apply", "deescalate(tau=0.5)", str(bert_folder), "--out"], tmp_path / "out"
+    assert run([*words, str(tmp_path / "refused")]) == 2
+    assert "not called in a pass. Try unsmooth.apply(..., batch=...)" in flat(capsys.readouterr().err)
+    assert run([*words, str(out), "--data", str(page)]) == 0
+    plain, batch = unsmooth.load(bert_folder), {"input_ids": IDS}
+    with pytest.raises(unsmooth.UnsmoothError, match=r"Try unsmooth\.remedies\.restore"):
+        unsmooth.remedies.restore(plain, out)
+    restored = unsmooth.remedies.restore(unsmooth.load(bert_folder), out, batch=batch)
+    expected = said(unsmooth.apply(unsmooth.load(bert_folder), "deescalate", tau=0.5, batch=batch))
+    torch.testing.assert_close(said(restored), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("silent")
+def test_what_the_scan_before_has_shown_is_known_after(
+    bert_folder: Path, page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["scan", str(bert_folder), str(page), "--json", "--with", "sharpen"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["with"]["sharpen"]["rows"] != content["before"]["rows"]
+
+
 # scan --with
 
 

@@ -67,5 +67,5 @@ def test_int8_without_scales_is_refused() -> None:
     model = quantised_encoder()
     layer = model.get_submodule("encoder.layer.0.attention.self.value")
     del layer.weight.SCB
-    with pytest.raises(UnsmoothError, match=r"not called in a pass.*Float and Char"):
+    with pytest.raises(UnsmoothError, match=r"float weights at .attention.self.value.*int8, which is quantised"):
         value_projection(model, 0)

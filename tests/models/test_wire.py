@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +20,17 @@ from tests.models.entry import Entry, real_tokens
 from tests.models.rebuilding import at_real
 from tests.models.test_hosts import assert_close, at_real_tokens, observe_by_hand
 from unsmooth.errors import UnsmoothError
-from unsmooth.models import Anatomy, find_anatomy
+from unsmooth.models import Anatomy, find_anatomy, find_stacks
 from unsmooth.models.host import Cross
 from unsmooth.models.wire import (
+    deep_copy,
+    forget_pass,
     found_attention,
     found_cross,
     found_taps,
     found_wiring,
     parts_of,
+    remember_pass,
     run_standard,
     standard_batch,
     wire,
@@ -180,3 +185,80 @@ def test_padding_of_the_batch_does_not_matter() -> None:
         anatomy = found_anatomy(model, entry.batch(padding))
         found.append([parts_of(block) for block in anatomy.blocks.values()])
     assert found[0] == found[1]
+
+
+def two_towers() -> nn.Module:
+    """A Llava, whose model wants as many image tokens as its images make."""
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaModel
+
+    small: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    vision = CLIPVisionConfig(**small, num_attention_heads=2, image_size=8, patch_size=4)
+    text = LlamaConfig(**small, num_attention_heads=2, num_key_value_heads=2, vocab_size=40)
+    torch.manual_seed(0)
+    return LlavaModel(LlavaConfig(vision_config=vision, text_config=text, image_token_index=39)).eval()
+
+
+def test_without_data_each_tower_takes_its_own_standard_batch() -> None:
+    model = two_towers()
+    with pytest.raises(ValueError, match="mage features"):
+        model(**standard_batch(model))
+    found = {stack.stack: [*map(parts_of, stack.blocks.values())] for stack in find_stacks(model)}
+    assert set(found) == {"vision_tower", "language"}
+    assert all(parts.wiring is not None for each in found.values() for parts in each)
+    assert [parts.wiring.causal for parts in found["language"] if parts.wiring] == [True, True]
+
+
+def test_a_pass_that_was_kept_tells_more_and_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.models.wire.run_standard", lambda model, blocks: "says nothing")
+    entry = BY_NAME["llama-llama"]
+    model, batch, calls = entry.model(), entry.batch("right"), []
+    blocks = list(find_anatomy(model).blocks.values())
+    assert parts_of(blocks[0]).refused == {"block": "it is not called in a pass (says nothing)"}
+
+    def call(one: nn.Module, given: Mapping[str, Any]) -> None:
+        calls.append(1)
+        one(**given)
+
+    remember_pass(blocks, call, model, batch)
+    forget_pass(blocks[:1])
+    assert "block" in parts_of(blocks[0]).refused
+    assert parts_of(blocks[1]).wiring is not None
+    assert parts_of(blocks[0]).wiring is not None
+    remember_pass(blocks, call, model, batch)  # nothing is open any more
+    assert parts_of(blocks[1]).wiring is not None
+    assert calls == [1]
+    copied = deep_copy(model)
+    assert parts_of(copied.layers[1]) == parts_of(blocks[1])
+
+
+def test_a_kept_pass_does_not_keep_the_model() -> None:
+    model = BY_NAME["llama-llama"].model()
+    remember_pass(list(model.layers), lambda one, given: one(**given), model, {})
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_model_that_cannot_run_without_hooks_of_its_library_keeps_them() -> None:
+    model, heard = BY_NAME["llama-llama"].model(), []
+
+    def theirs(*given: Any) -> None:
+        heard.append("theirs")
+
+    theirs.__module__ = "transformers.utils.output_capturing"
+    model.layers[0].register_forward_hook(theirs)
+    model.layers[1].register_forward_hook(lambda *given: heard.append("the user's"))
+    assert parts_of(find_anatomy(model).blocks["layers.0"]).wiring is not None
+    assert set(heard) == {"theirs"}
+
+
+def test_a_pass_of_a_compiled_model_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.models.wire.run_standard", lambda model, blocks: None)
+    entry = BY_NAME["llama-llama"]
+    model: Any = torch.compile(entry.model(), backend="eager")
+    with torch.no_grad():
+        model(**entry.batch("right"))
+    blocks = list(find_anatomy(model).blocks.values())
+    remember_pass(blocks, lambda one, given: one(**given), model, entry.batch("right"))
+    assert parts_of(blocks[0]).wiring is not None

@@ -118,3 +118,62 @@ def test_a_batch_that_the_model_does_not_take(monkeypatch: pytest.MonkeyPatch) -
     model = tower()
     with pytest.raises(UnsmoothError, match=r"batch that Qwen2Vision.* can be called with but got its TypeError"):
         remedies.apply(model, "sharpen", batch={"pixels": torch.zeros(2)})
+
+
+def test_without_a_batch_the_tower_says_itself_what_it_takes() -> None:
+    batch = images((2, 4), (4, 4))
+    with_batch, without = (remedies.apply(tower(), "sharpen", batch=one) for one in (batch, None))
+    assert torch.equal(outputs(with_batch, batch), outputs(without, batch))
+
+
+class Attention(nn.Module):
+    """Of texts in one row, each token sees those before it in its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_causal = True
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x_ND: Tensor, lengths: list[int]) -> Tensor:
+        heads = [one(x_ND).unflatten(-1, (2, 4)).transpose(0, 1)[None] for one in (self.q, self.k, self.v)]
+        parts = zip(*(one.split(lengths, dim=2) for one in heads), strict=True)
+        mixed = [nn.functional.scaled_dot_product_attention(*part, is_causal=True) for part in parts]
+        return self.out(torch.cat(mixed, dim=2)[0].transpose(0, 1).flatten(1))
+
+
+class CausalBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.attn = nn.LayerNorm(8), nn.LayerNorm(8), Attention()
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x), cu_seqlens.diff().tolist())
+        return x + self.mlp(self.norm2(x))
+
+
+class Texts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([CausalBlock() for _ in range(3)])
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, cu_seqlens)
+        return x
+
+
+@pytest.mark.parametrize("name", ["deescalate", "centred", "attnscale", "contranorm", "pairnorm", "sharpen"])
+def test_texts_in_one_row_hide_the_future_and_each_other(name: str) -> None:
+    torch.manual_seed(0)
+    model, x, bounds = Texts().eval(), torch.randn(9, 8), torch.tensor([0, 4, 9])
+    remedies.apply(model, name, batch=(x, bounds))
+    other = x.clone()
+    other[6] = torch.randn(8)
+    with torch.no_grad():
+        before, after, alone = model(x, bounds), model(other, bounds), model(x[4:], torch.tensor([0, 5]))
+    torch.testing.assert_close(before[:6], after[:6])
+    torch.testing.assert_close(before[4:], alone)
+    assert not torch.allclose(before[7], after[7])
+    with pytest.raises(UnsmoothError, match="lets a token see later ones"):
+        remedies.apply(model, "softdecay", batch=(x, bounds))

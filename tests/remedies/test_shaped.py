@@ -115,8 +115,9 @@ def test_the_way_past_would_be_back_where_the_branch_is_dropped_later(name: str,
     for block in model.modules():
         if type(block).__name__ == kind:
             setattr(operator.attrgetter(owner)(SimpleNamespace(self=block)), last, 0.25)
+    stack = "encoder" if name == "whisper" else None
     with pytest.raises(UnsmoothError, match=re.escape("in training it drops 0.25 of what attention gives later")):
-        apply(model, remedy, skip="drop")
+        apply(model, remedy, skip="drop", stack=stack)
     assert applied(apply(model, remedy)) != []
     apply(BY_NAME[name].model(), remedy, skip="drop")
 

@@ -45,6 +45,10 @@ def apply(
             show_default=False,
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="What MODEL takes, as for scan; a batch of it is run where MODEL does not say that itself."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that this command wrote.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of what a remedy draws at random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
@@ -65,6 +69,8 @@ def apply(
         raise expected("a folder beside the model", "the model's own", "--out another-folder")
     loaded = loading.open(model)
     known = {key for key, _ in loaded.named_parameters()}
+    if data is not None:
+        _show(loaded, data, blocks)
     apply_wishes(loaded, wishes, blocks=blocks, seed=seed)
     added = sum(one.numel() for key, one in loaded.named_parameters() if key not in known)
     done = _done(loaded, blocks, fold, added)
@@ -74,6 +80,14 @@ def apply(
     elif not quiet:
         _print(done, out, loaded)
     return 0
+
+
+def _show(model: nn.Module, data: str, blocks: str | None) -> None:
+    """A pass on some data, which leaves known what blocks are called with."""
+    from unsmooth.scanning import scan
+
+    few: dict[str, Any] = {"metrics": ["token_similarity"], "confounds": False, "fingerprint": False}
+    scan(model, data, blocks=blocks, max_batches=1, progress=False, **few)
 
 
 @dataclass(frozen=True)

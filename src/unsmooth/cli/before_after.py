@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from unsmooth.errors import UnsmoothError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +43,19 @@ class Variants:
 
     def make(self, model: nn.Module, which: str, blocks: str | None, seed: int = 0) -> nn.Module:
         """A copy of the model with the remedies called `which`."""
+        from unsmooth.models.wire import deep_copy
         from unsmooth.remedies.specification import apply_wishes
 
-        return apply_wishes(copy.deepcopy(model), self.wishes[which], blocks=blocks, seed=seed)
+        return apply_wishes(deep_copy(model), self.wishes[which], blocks=blocks, seed=seed)
 
     def check(self, model: nn.Module, blocks: str | None) -> None:
-        """Refuse what cannot be applied before anything is measured."""
+        """Refuse what cannot be applied before anything is measured, but where only data can show that."""
         for which in self:
-            self.make(model, which, blocks)
+            try:
+                self.make(model, which, blocks)
+            except UnsmoothError as error:
+                if "not called in a pass" not in str(error):
+                    raise
 
 
 def folders_of(found: Iterable[str | None], out: Path, several: bool = True) -> dict[str | None, Path]:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import expected
 from unsmooth.models import Anatomy, NoAttentionMap, Tap, watch_attention
+from unsmooth.models.look import argument, in_batch, in_row, lengths_in
 from unsmooth.models.map_of_call import multi_head_signature
 from unsmooth.models.remedied import extra_tokens, handed_on, handing_on
 from unsmooth.models.watch import first_input, first_output, none_called, ran_again, with_first_input
@@ -37,6 +38,7 @@ class LayerView:
         maps_BHNN: Attention, or None where it could not be had.
         handed: What remedies in earlier blocks had handed on when the block was called; None for a plain block.
         taps: Where in the block its sites are.
+        lengths: Tokens of each sequence, where the block was called with them in one row.
     """
 
     block: nn.Module
@@ -48,14 +50,26 @@ class LayerView:
     maps_BHNN: Tensor | None = None
     handed: Mapping[str, Any] | None = None
     taps: Mapping[str, Tap] = field(default_factory=dict)
+    lengths: tuple[int, ...] = ()
 
     def rerun(self, x_BND: Tensor) -> Tensor:
         """The block's output had `x_BND` entered it, everything else as it was."""
-        x = x_BND if self.batch_first else x_BND.transpose(0, 1)
+        x = self.restored(x_BND, first_input(self.args, self.kwargs))
         args, kwargs = with_first_input(self.args, self.kwargs, x)
         with handing_on(self.block, self.handed):
-            out = first_output(self.block(*args, **kwargs))
-        return out if self.batch_first else out.transpose(0, 1)
+            return self.batched(first_output(self.block(*args, **kwargs)))
+
+    def batched(self, x: Tensor) -> Tensor:
+        """What the block has, as (batch, tokens, dim)."""
+        if self.lengths:
+            return in_batch(x, self.lengths)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def restored(self, x_BND: Tensor, like: Tensor) -> Tensor:
+        """The same as the block has it."""
+        if self.lengths:
+            return in_row(x_BND, self.lengths, like)
+        return x_BND if self.batch_first else x_BND.transpose(0, 1)
 
 
 @dataclass
@@ -97,8 +111,10 @@ def observe(
             layers.clear()
         block, entering = anatomy.blocks[path], first_input(args, kwargs)
         batch_first, taps = anatomy.batch_first, anatomy.host.taps(block)
-        view = LayerView(block, path, args, dict(kwargs), batch_first, handed=handed_on(block), taps=taps)
-        view.sites["input"] = entering if batch_first else entering.transpose(0, 1)
+        rows = anatomy.flow.rows
+        lengths = lengths_in(argument(args, kwargs, rows), entering.shape[-2]) if rows else ()
+        sites = {"input": anatomy.flow.laid_out(entering, lengths)}
+        view = LayerView(block, path, args, dict(kwargs), batch_first, sites, None, handed_on(block), taps, lengths)
         layers.append(view)
 
     if anatomy.is_open:

@@ -171,17 +171,15 @@ def attended_by(layer: LayerView, values: ValueProjection, maps_BHNN: Tensor, x_
         values = dataclasses.replace(values, gain=None if isinstance(times, str) else values.gain / times)
     normed: list[Tensor] = []
 
-    def turned(x: Tensor) -> Tensor:
-        return x if layer.batch_first else x.transpose(0, 1)
-
     def read(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         """Of a module's input by keywords, of its output last."""
         given = rest[-1]
         found = first_output(given) if taps["normed"].end == "output" else first_input(args, given)
-        normed.append(turned(found))
+        normed.append(layer.batched(found))
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        mixed = turned(values.attention_output(maps_BHNN, normed[-1])).to(first_output(output).dtype)
+        given = first_output(output)
+        mixed = layer.restored(values.attention_output(maps_BHNN, normed[-1]), given).to(given.dtype)
         return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
 
     reads, writes = (layer.block.get_submodule(taps[site].module) for site in ("normed", "attention"))

@@ -90,7 +90,7 @@ class Anatomy:
         """Whether its blocks could not be looked into yet: no pass but one on the user's data reaches them."""
         from unsmooth.models.wire import unreached  # which is built on this file
 
-        return not self.is_known and any(map(unreached, self.blocks.values()))
+        return any(map(unreached, self.blocks.values()))
 
     def having(self, sites: Sequence[str]) -> list[str]:
         """Those of some sites that the blocks have; nothing is looked for inside them where nobody asks for it."""
@@ -199,7 +199,7 @@ class Anatomy:
         for site in sites:
             if site not in SITES:
                 raise unknown_name("site", site, SITES)
-            if not self.having([site]) and not self.is_open:
+            if not self.having([site]):
                 known = f"a site that {self.host.name} blocks have ({', '.join(self.sites)})"
                 raise expected(known, repr(site), "another site")
 

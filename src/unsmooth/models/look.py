@@ -71,7 +71,7 @@ class Stream:
         (torch.Size([2, 12, 8]), torch.Size([2, 5, 8]))
         """
         if lengths:
-            return nn.utils.rnn.pad_sequence(list(torch.split(tensor.flatten(0, -2), list(lengths))), batch_first=True)
+            return in_batch(tensor, lengths)
         if self.axes == "NBD":
             return tensor.transpose(0, 1)
         if self.axes == "1ND" and tensor.shape[1] % self.each == 0:
@@ -84,7 +84,8 @@ class Stream:
     def is_plain(self) -> bool:
         """Whether blocks take their tokens first and hand them on first, as vectors along one axis throughout."""
         first = self.enters in (None, (0,), ("hidden_states",)) and self.leaves in (None, (), (0,))
-        return first and self.axes in ("BND", "NBD") and not (self.stages or self.parts)
+        vectors = self.axes in ("BND", "NBD") or (self.rows is not None and self.axes in ("ND", "1ND"))
+        return first and vectors and not (self.stages or self.parts)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor has as many axes as these tokens."""
@@ -135,6 +136,27 @@ def lengths_in(value: Any, tokens: int) -> tuple[int, ...]:
     bounds = value.tolist()
     steps = tuple(end - start for start, end in pairwise(bounds))
     return steps if bounds[0] == 0 and bounds[-1] == tokens and min(steps) > 0 else ()
+
+
+def in_batch(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Sequences in one row (tokens, ...) or (1, tokens, ...) as a batch, filled up with zeros.
+
+    >>> in_batch(torch.tensor([[1.0], [2.0], [3.0]]), (1, 2)).squeeze(-1).tolist()
+    [[1.0, 0.0], [2.0, 3.0]]
+    """
+    rows = x[0] if x.shape[:2] == (1, sum(lengths)) else x
+    each, beside = torch.split(rows, list(lengths)), (0, 0) * (rows.ndim - 1)
+    return torch.stack([nn.functional.pad(one, (*beside, 0, max(lengths) - len(one))) for one in each])
+
+
+def in_row(x_BN: Tensor, lengths: Sequence[int], like: Tensor) -> Tensor:
+    """The same in one row again, with as many axes as another tensor has.
+
+    >>> in_row(torch.tensor([[[1.0], [0.0]], [[2.0], [3.0]]]), (1, 2), torch.zeros(3, 1)).squeeze(-1).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    row = torch.cat([one[:length] for one, length in zip(x_BN, lengths, strict=True)])
+    return row[None] if like.ndim > row.ndim else row
 
 
 def rows_among(

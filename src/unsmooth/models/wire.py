@@ -6,6 +6,7 @@ standard tokens, or, where a model does not say what it takes, by calling its bl
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ _FOUND: WeakKeyDictionary[nn.Module, tuple[Hashable, BlockParts]] = WeakKeyDicti
 _PASSES: WeakKeyDictionary[nn.Module, Callable[[], object]] = WeakKeyDictionary()
 _TOKENS, _TARGETS = 8, 6
 B = TypeVar("B")
+M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
@@ -108,11 +110,28 @@ def remember_pass(
 
     def run() -> object:
         found = held()
-        return None if found is None else call(found, batch)
+        return None if found is None else _said(lambda: call(found, batch), but=UnsmoothError)
 
     for block in blocks:
         if _is_open(block):
             _PASSES[block] = run
+
+
+def forget_pass(blocks: Iterable[nn.Module]) -> None:
+    """Let go of what was kept for these blocks."""
+    for block in blocks:
+        _PASSES.pop(block, None)
+
+
+def deep_copy(model: M) -> M:
+    """A copy of a model, of whose blocks the same is known."""
+    copied = copy.deepcopy(model)
+    for block, other in zip(modules_of(model), modules_of(copied), strict=True):
+        if block in _PASSES:
+            parts_of(block)
+        if block in _FOUND:
+            _FOUND[other] = _FOUND[block]
+    return copied
 
 
 def _is_open(block: nn.Module) -> bool:
@@ -234,7 +253,7 @@ def run_standard(model: nn.Module | None, blocks: Sequence[nn.Module]) -> str | 
         for block in blocks:
             hook(block.register_forward_hook, lambda block, *_: called.add(block))
         for part in () if model is None else _around(model, blocks):
-            error = _said(lambda part=part: run_quietly(blocks, model, lambda: _pass(part)))  # type: ignore[misc]
+            error = _said(lambda part=part: run_quietly(blocks, model, lambda: part(**standard_batch(part))))  # type: ignore[misc]
             if called >= {*blocks}:
                 return None
             said += [] if error is None else [error]
@@ -253,8 +272,8 @@ def _around(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
 
 def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Callable[[], T]) -> T:
     """Make a pass through blocks in evaluation mode that leaves no trace in them, nor in their model."""
-    every = [one for module in (*blocks, model) if module is not None for one in modules_of(module)]
-    training = [module for module in every if module.training]
+    whole = blocks[0] if model is None else model
+    training = [one for module in dict.fromkeys((*blocks, whole)) for one in modules_of(module) if one.training]
     random = torch.get_rng_state()
     try:
         for module in training:
@@ -262,18 +281,14 @@ def run_quietly(blocks: Sequence[nn.Module], model: nn.Module | None, run: Calla
         with (
             torch.no_grad(),
             torch.autocast(_kind_of_device(blocks), enabled=False),
-            whole_sequences(model or blocks[0]),
+            whole_sequences(whole),
+            uncompiled(whole),
         ):
             return run()
     finally:
         torch.set_rng_state(random)
         for module in training:
             module.training = True
-
-
-def _pass(model: nn.Module) -> None:
-    with uncompiled(model):
-        model(**standard_batch(model))
 
 
 def _run_alone(block: nn.Module) -> str | None:
@@ -292,10 +307,12 @@ def _run_alone(block: nn.Module) -> str | None:
     return said
 
 
-def _said(call: Callable[[], object]) -> str | None:
-    """What a model says to what it may not be made for."""
+def _said(call: Callable[[], object], but: type[Exception] | tuple[()] = ()) -> str | None:
+    """What a model says to what it may not be made for, `but` what is raised."""
     try:
         call()
+    except but:
+        raise
     except Exception as error:
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return None

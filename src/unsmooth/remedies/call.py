@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import expected
+from unsmooth.models.look import in_batch, in_row
 from unsmooth.remedies.memory import Memory
 
 # What is added to the logits of hidden tokens is -inf, the lowest number of the dtype, or -10000 in older code.
@@ -101,7 +102,8 @@ class Call:
         values: (batch, tokens, key/value heads, head dim), once they are made and where an edit asked for them.
         masked: Whether the block was handed a mask of any kind.
         middle: The stream between attention and MLP of a post-norm block, for edits of what the MLP's norm reads.
-        lengths: Tokens of each sequence, where the block was handed them in one row; edits see them as a batch.
+        lengths: Tokens of each sequence, where the block was handed several in one row, and told where each begins: of
+            each image, or of each window where the block attends within those. Edits see them as a batch.
         places: Rows and columns of an image, where the block was handed (batch, rows, columns, dim).
     """
 
@@ -140,18 +142,7 @@ class Call:
         if x_BN.shape[1] != max(self.lengths):
             what = "as many tokens as the block was handed in one row"
             raise expected(what, f"{x_BN.shape[1]} for one sequence", "a remedy that brings none")
-        rows = torch.cat([one[:length] for one, length in zip(x_BN, self.lengths, strict=True)])
-        return rows[None] if like.ndim > rows.ndim else rows
-
-
-def in_batch(x: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Sequences in one row (tokens, ...) or (1, tokens, ...) as a batch, filled up with zeros.
-
-    >>> in_batch(torch.tensor([[1.0], [2.0], [3.0]]), (1, 2)).squeeze(-1).tolist()
-    [[1.0, 0.0], [2.0, 3.0]]
-    """
-    rows = x[0] if x.shape[:2] == (1, sum(lengths)) else x
-    return torch.nn.utils.rnn.pad_sequence(list(torch.split(rows, list(lengths))), batch_first=True)
+        return in_row(x_BN, self.lengths, like)
 
 
 def read_mask(mask: Any, batch: int, tokens: int, causal: bool) -> tuple[Tensor | None, Tensor | None]:

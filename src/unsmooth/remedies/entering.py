@@ -12,11 +12,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from unsmooth.errors import expected
 from unsmooth.models.host import Host
-from unsmooth.models.look import lengths_in
+from unsmooth.models.look import in_batch, lengths_in
 from unsmooth.models.watch import first_input, with_first_input
 from unsmooth.models.wiring import ValueParts, Wiring
 from unsmooth.remedies.base import Edit, leak
-from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, in_batch, packed_starts, read_mask, seen_by
+from unsmooth.remedies.call import Call, Volatile, are_one_way, are_packed, packed_starts, read_mask, seen_by
 from unsmooth.remedies.hooks import EditHeads, EditValues, Hook
 from unsmooth.remedies.memory import Memory
 from unsmooth.remedies.passes import begin_pass, end_pass, goes_past_the_stack, shared_in
@@ -111,7 +111,8 @@ class EnterBlock(Hook):
             place_N = torch.arange(max(lengths), device=stream.device)
             inside_BN = place_N < torch.tensor(lengths, device=stream.device)[:, None]
             rows_BND = in_batch(stream, lengths)
-            return Call(rows_BND, False, inside_BN, None, None, shared, masked=True, lengths=lengths)
+            hides = bool(is_causal(self.attention, self.wiring)) or self._causal_by_call(args, kwargs)
+            return Call(rows_BND, hides, inside_BN, None, None, shared, masked=True, lengths=lengths)
         places = tuple(stream.shape[1:3]) if stream.ndim == 4 else ()
         stream = stream.flatten(1, 2) if places else stream if self.batch_first else stream.transpose(0, 1)
         batch, tokens = stream.shape[:2]

@@ -121,13 +121,14 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
     read_record(folder)
 
 
-def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
+def restore(model: M, folder: str | Path, *, weights: bool = True, batch: Any = None) -> M:
     """Put remedies that `save` wrote into a plain model, in place, and return it.
 
     Args:
         model: Built as the saved one was, without remedies.
         folder: What `save` was given or, of a transformers model, `save_pretrained`.
         weights: Also load the plain weights from there.
+        batch: What the model is called with, where `unsmooth.apply` needs that for it.
 
     Raises:
         UnsmoothError: The folder is not whole, or does not fit the model.
@@ -136,19 +137,21 @@ def restore(model: M, folder: str | Path, *, weights: bool = True) -> M:
     record = read_record(folder)
     try:
         if _is_transformers(model):
-            put_on(model, record, read_saved(_weights(folder)), weights=weights)
+            put_on(model, record, read_saved(_weights(folder)), weights=weights, batch=batch)
             return model
         if weights:
             read_header(_weights(folder)[0])
             load_model(model, str(_weights(folder)[0]))
         if record.applied:
-            put_on(model, record, load_tensors(folder / TENSORS))
+            put_on(model, record, load_tensors(folder / TENSORS), batch=batch)
     except (RuntimeError, SafetensorError, OSError) as error:
         raise unfit(model, folder, error) from None
     return model
 
 
-def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, weights: bool = False) -> None:
+def put_on(
+    model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, weights: bool = False, batch: Any = None
+) -> None:
     """Apply the remedies of a saved model to a plain one, and load what they brought and changed.
 
     Args:
@@ -156,6 +159,7 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
         record: Which remedies.
         saved: Tensors of the remedied model, with what they replaced: all, or what differs from the plain one.
         weights: Whether `saved` has all weights, to be loaded too, or the model has those outside its remedied blocks.
+        batch: What the model is called with; None where it says so itself.
     """
     before = {name: value for key, value in saved.items() if (name := replaced_key(key)) is not None}
     blocks = {f".{key}".partition(f".{HOME}.")[0] for key in saved if is_of_remedy(key)}
@@ -175,10 +179,14 @@ def put_on(model: nn.Module, record: Record, saved: Mapping[str, Tensor], *, wei
             # Whoever applied it was told of a leak and allowed it; `apply` warns once more.
             layers, stack = list(one.layers), None if one.blocks else one.stack or None
             try:
-                apply(model, one.name, layers=layers, blocks=one.blocks, stack=stack, allow_leak=True, **options)
+                where = {"layers": layers, "blocks": one.blocks, "stack": stack, "batch": batch}
+                apply(model, one.name, allow_leak=True, **where, **options)
             except UnsmoothError as error:
                 got = f"{type(model).__name__} ({str(error).partition(' Try ')[0].rstrip('.')})"
-                raise expected(f"a model that {one.name} was saved with", got, "the class that was saved") from None
+                hint = "the class that was saved"
+                if batch is None and "not called in a pass" in got:
+                    hint = "unsmooth.remedies.restore(plain_model, folder, batch=...) with what it is called with"
+                raise expected(f"a model that {one.name} was saved with", got, hint) from None
     kept = {path: module for path, module in model.named_modules() if isinstance(module, ExactBuffers)}
     follows = {f"{path}.{name}" for path, module in kept.items() for name in module.follows}
     state = {key: value for key, value in model.state_dict().items() if key not in follows}

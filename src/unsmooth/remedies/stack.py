@@ -88,7 +88,9 @@ def find_changeable(
     reasons = [_why_unknown(one) for one in found]
     able = [_stack(model, one, blocks) for one, reason in zip(found, reasons, strict=True) if reason is None]
     if not able:
-        raise _not_changeable(model, found[0], str(reasons[0]), batch)
+        # What stands in the way of a stack that runs says more.
+        one, reason = min(zip(found, map(str, reasons), strict=True), key=lambda pair: "not called" in pair[1])
+        raise _not_changeable(model, one, reason, batch)
     return able, {one.stack: reason for one, reason in zip(found, reasons, strict=True) if reason is not None}
 
 
@@ -141,6 +143,6 @@ def _not_changeable(model: nn.Module, one: Anatomy, reason: str, batch: Any) -> 
     where = f" in its stack {one.stack!r}" if one.stack else ""
     hint = "the model as its library builds it, with float weights and adapters merged"
     if batch is None and "not called" in reason:
-        hint = f"unsmooth.apply(..., batch=...) with what the model is called with, or {hint}"
+        hint = f"unsmooth.apply(..., batch=...) with what the model is called with (--data in a shell), or {hint}"
     what = f"blocks that remedies know how to change in {type(model).__name__}"
     return expected(what, f"{one.host.name} blocks{where}: {reason}", hint)

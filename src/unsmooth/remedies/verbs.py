@@ -87,9 +87,9 @@ def apply(
         stack: One of a model's stacks, such as "encoder" or "vision"; by default all that can have the remedy, with a
             warning that names the others and why they cannot.
         allow_leak: Apply to a causal model what would let tokens see later ones; warns.
-        batch: What the model is called with, as in `unsmooth.remedies.calibrate`: it runs once, and what is done to
-            its blocks is proved on that. Needed where a model does not say what it takes, unless `unsmooth.scan` or
-            `unsmooth.explain` has had data for it; one that is saved and loaded needs it again.
+        batch: What the model is called with, as in `unsmooth.remedies.calibrate`: it is run in evaluation mode, and the
+            parts of its blocks are proved on what they are called with. Needed where a model does not say what it
+            takes, unless `unsmooth.scan` or `unsmooth.explain` has shown it data; saved and loaded, it needs it again.
         **options: The remedy's own, as `unsmooth.remedies.describe(name)` lists them.
 
     Raises:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.models import Anatomy, special_ids
 from unsmooth.models.fingerprint import hashing
 from unsmooth.models.spread import home_of, is_sharded
-from unsmooth.models.wire import remember_pass
+from unsmooth.models.wire import forget_pass, remember_pass
 from unsmooth.scanning.assemble import assemble
 from unsmooth.scanning.calling import (
     as_inputs,
@@ -36,6 +37,9 @@ from unsmooth.scanning.progress import progress_bar
 from unsmooth.scanning.ranks import lost_ranks_told, merge, own_batches, world
 from unsmooth.scanning.result import Scan
 from unsmooth.scanning.together import marked_unfinished
+
+# Bytes of a batch that is kept with the model it was shown to.
+_KEPT = 1 << 26
 
 
 class ScanInterrupted(KeyboardInterrupt):
@@ -131,8 +135,8 @@ def _read_all(
             if not looked:
                 asked = [one.anatomy for one in watched if one.plan is plan]
                 watched[:] = _known_better(watched, asked, entry, on_device)
-                for one in () if is_sharded(entry) else watched:
-                    remember_pass(one.anatomy.blocks.values(), _called_again, entry, inputs)
+                if not is_sharded(entry):
+                    _remember(watched, entry, inputs, hooks)
                 hooks.enter_context(_watching(watched))
                 looked = True
             reads = [one.anatomy.reads for one in watched]
@@ -167,7 +171,17 @@ def _known_better(
 
 
 def _called_again(entry: nn.Module, inputs: RawBatch) -> None:
-    call(entry, to_device(inputs, home_of(entry)))
+    with suppress(UnsmoothError):  # the model may be another by now
+        call(entry, to_device(inputs, home_of(entry)))
+
+
+def _remember(watched: Sequence[_Watched], entry: nn.Module, inputs: RawBatch, hooks: ExitStack) -> None:
+    """Have the inside of blocks be found on these data when somebody asks for it: also later, unless they are large."""
+    blocks = [block for one in watched for block in one.anatomy.blocks.values()]
+    remember_pass(blocks, _called_again, entry, inputs)
+    tensors = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    if sum(one.numel() * one.element_size() for one in tensors if isinstance(one, Tensor)) > _KEPT:
+        hooks.callback(forget_pass, blocks)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def sites_of(stacks: Sequence[Anatomy], sites: Sequence[str]) -> tuple[str, ...]
         every = {site for stack in stacks for site in (SITES if stack.is_open else stack.sites)}
         return tuple(site for site in SITES if site in every)
     for site in sites:
-        if not any(stack.having([site]) for stack in stacks):
+        if not any(stack.having([site]) or stack.is_open for stack in stacks):
             stacks[0].check_sites((site,))
     return tuple(sites)
 
