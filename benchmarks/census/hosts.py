@@ -100,6 +100,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "clvp": {"text_config": {"hidden_size": 128}, "speech_config": {"hidden_size": 128}},
     "xclip_vision_model": {"num_frames": 3},
     "vitpose_backbone": _POSED,
+    "vits": {"upsample_initial_channel": 32},
     "vitpose": {"backbone_config": {**_POSED, "out_indices": [2], "out_features": None}},
     "cohere_compass_text": _COMPASS,
     "cohere_compass": {"text_config": _COMPASS},

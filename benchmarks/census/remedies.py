@@ -140,7 +140,7 @@ def _eigenvalues(model: nn.Module, stacks: list[Stack]) -> list[float]:
     # In double, for those that are nearly all zero and far from symmetric; a gain is in the sum already.
     exact = copy.deepcopy(model).double().eval()
     every = []
-    for stack in stacks:
+    for stack in (one for one in stacks if _has_remedy(model, one)):  # the others were left out, with a warning
         hint = None if len(stacks) == 1 else (patterns([stack]) or [None])[0]
         first = list(dict.fromkeys(stack.paths)).index(stack.paths[stack.attends.index(True)])
         every.append(torch.linalg.eigvals(value_projection(exact, first, blocks=hint).summed()).real)

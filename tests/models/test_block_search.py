@@ -375,6 +375,31 @@ def test_a_block_that_fails_by_itself_is_refused() -> None:
     assert "no more than once" in parts.refused["block"]
 
 
+def test_an_mlp_of_convolutions_that_takes_more_than_the_stream_hides_no_sites() -> None:
+    class ConvolvedMlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv1d(DIM, 20, 1), nn.Conv1d(20, DIM, 1)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            out: Tensor = self.last(self.first(x.mT).relu() * mask).mT
+            return out
+
+    class Convolved(HandBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            middle = x + self.attn(self.norm1(x))
+            out: Tensor = middle + self.mlp(self.norm2(middle), torch.ones(1))
+            return out
+
+    torch.manual_seed(0)
+    block = Convolved(Kind(key_value=2, deal="turn")).eval()
+    block.mlp = ConvolvedMlp()  # type: ignore[assignment]
+    parts = parts_of(block)
+    assert set(parts.taps) == {"normed", "attention", "mid", "mlp"}
+    assert parts.wiring is not None
+    assert not parts.wiring.mlp
+
+
 def test_what_a_block_changes_in_place_is_shown_as_it_was() -> None:
     class InPlace(HandBlock):
         def forward(self, x: Tensor) -> Tensor:

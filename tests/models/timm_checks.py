@@ -84,9 +84,14 @@ def test_attention_is_rebuilt_from_weights_and_maps(variant: str) -> None:
         assert largest_error(entry, model, "none") < 1e-5
 
 
-def test_other_attention_of_timm_is_refused() -> None:
-    with pytest.raises(UnsmoothError, match=r"a norm, 'attn\.norm', between the heads"):
-        value_projection(vit(scale_attn_norm=True)(), 0)
+def test_the_norm_on_the_heads_of_timm_is_folded_in() -> None:
+    """By hand: the output weights take the norm's weight, and its mean is taken off, in float64."""
+    model = vit(scale_attn_norm=True)()
+    attention, found = model.blocks[0].attn, value_projection(model, 0)
+    assert found.heads_norm is not None
+    w_o = attention.proj.weight.detach().double().T
+    wanted = attention.norm.weight.detach().double()[:, None] * w_o
+    torch.testing.assert_close(found.w_o.flatten(0, 1).double(), wanted - wanted.mean(0), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["scaled", "gated"])

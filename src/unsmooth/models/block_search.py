@@ -449,7 +449,10 @@ class _Search:
             return False
         with torch.no_grad():
             twice = {last.removeprefix(f"{path}."): 2 * weight.detach()}
-            gave = torch.func.functional_call(call.module, twice, (call.given,))
+            try:
+                gave = torch.func.functional_call(call.module, twice, (call.given,))
+            except Exception:  # it takes more than what it was seen to be given
+                return False
         gave = gave[0] if isinstance(gave, tuple) else gave
         return weight.shape[-2] == call.gave.shape[-1] and same(gave.reshape(call.gave.shape), 2 * call.gave)
 
