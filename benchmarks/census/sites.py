@@ -157,7 +157,21 @@ class Block:
             for first in made[:40]:
                 if any(_along(total - self.x - first, second) < 1e-8 for second in made[:40] if second is not first):
                     return True
-        return False
+        return any(torch.equal(total, reached) for total in sums for reached in self._behind_attention())
+
+    def _behind_attention(self) -> list[Tensor]:
+        """Streams that come of the entry by adding one branch after another, attention's among them."""
+        reached, behind = [self.x], [False]
+        for read in [one for one in self.read[:16] for _ in range(2)]:
+            if any(torch.equal(read, one) for one in reached):
+                continue
+            for start, attended in zip(list(reached), list(behind), strict=True):
+                branch = next((one for one in self.made[:40] if _along(read - start, one) < 1e-8), None)
+                if branch is not None:
+                    reached.append(read)
+                    behind.append(attended or any(torch.equal(branch, one) for one in self.attending))
+                    break
+        return [one for one, attended in zip(reached, behind, strict=True) if attended]
 
 
 def ask_sites(model: nn.Module, data: Any, truths: list[Answer], calls: list[Call]) -> Answer:
