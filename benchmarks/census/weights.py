@@ -63,8 +63,8 @@ def _rebuilt(model: nn.Module, batch: Mapping[str, Any], truth: Answer, calls: l
     for layer in wanted:
         if layer not in maps:
             return f"no map at layer {layer}"
-        block = Block(truth, layer, calls)
-        outs = [*block.attending, *block.made]
+        block = Block(truth, calls[stack.calls[layer - 1]], calls)
+        outs = [*(one.tensor for one in block.seen if one.made), *(one.added for one in block.sums)]
         read = [*block.read_by_attention, block.x]
         best = 9.0
         for one in read:

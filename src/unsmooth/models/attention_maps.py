@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks, uncompiled, whole_sequences
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
 from unsmooth.models.watch import check_called, first_input, submodule
@@ -81,7 +81,7 @@ def watch_attention(
     _refuse_extra_tokens(anatomy)
     paths = {path: _attention_path(anatomy, block, site) for path, block in anatomy.blocks.items()}
     recorder = _Recorder(square=site == "attention")
-    with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
+    with whole_sequences(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
         def restart(module: nn.Module, args: Any) -> None:
             recorder.call, recorder.depth = _Call(), 0

@@ -20,7 +20,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
 from unsmooth.models.block_record import calls_of, kind_of
 from unsmooth.models.block_search import BlockParts, find_parts
-from unsmooth.models.hooks import uncompiled, unheard, whole_sequences
+from unsmooth.models.hooks import aside, uncompiled, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.origin import unwrapped
 from unsmooth.models.remedied import HOME, edits_of
@@ -51,7 +51,7 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     if not new:
         return
     model, _ = expected_blocks(new[0])
-    with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
+    with aside(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
         found = {kind: find_parts(call) for kind, call in calls.items()}
     if any(parts.wiring is not None and parts.wiring.windowed for parts in found.values()):

@@ -134,7 +134,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     if not unknown:
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
-    with quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
+    with quietly(entry), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
         try:
             call(entry, inputs)
         except Exception as error:  # each model has its own way to say that something is missing
@@ -279,7 +279,7 @@ def _entered(
             raise Enough
 
     if wanted:
-        with quietly(entry, stacks), suppress(Enough), Hooks() as hook:
+        with quietly(entry), suppress(Enough), Hooks() as hook:
             for number in wanted:
                 for path in stacks[number].blocks:
                     hook(
