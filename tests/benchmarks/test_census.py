@@ -333,6 +333,66 @@ def test_sites_that_are_no_branch_are_not_proved() -> None:
     assert sites._site_verdict("attention", block, {"token_similarity": 0.123, "mean_cosine": 0.321}) == "wrong"
 
 
+class Scaled(Block):
+    """Both branches times a weight for each feature (LayerScale), the MLP with all tokens in one row."""
+
+    def __init__(self, width: int = 8, tuples: bool = False) -> None:
+        super().__init__(width, tuples)
+        self.norm2, self.mlp = nn.LayerNorm(width), nn.Linear(width, width)
+        self.gamma1, self.gamma2 = nn.Parameter(noise(width)), nn.Parameter(noise(width) + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+        x = x + self.gamma1 * self.attention(normed, normed, normed, need_weights=False)[0]
+        return x + self.gamma2 * self.mlp(self.norm2(x).reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def test_a_branch_is_what_is_added_and_the_middle_what_it_is_added_to() -> None:
+    model, batch = nn.Module(), {"x": noise(3, 5, 8)}
+    model.blocks = nn.ModuleList([Scaled(), Scaled()])
+    model.forward = lambda x: model.blocks[1](model.blocks[0](x))  # type: ignore[method-assign]
+    calls = finder.Recorder(model.eval()).run(batch)
+    [stack] = finder.stacks_in(calls)
+    block = sites.Block(truth.truth(stack, model, batch, {}, 3), calls[stack.calls[1]], calls)
+    outputs = {call.path: call.outputs for call in calls if call.path.startswith("blocks.1.")}
+    own, attention = model.blocks[1], outputs["blocks.1.attention"]["[0]"]
+    assert isinstance(own, Scaled)
+    mlp = outputs["blocks.1.mlp"][""].reshape(3, 5, 8)
+    middle = block.x + own.gamma1 * attention
+    right = {"attention": own.gamma1 * attention, "mid": middle, "mlp": own.gamma2 * mlp}
+    wrong = {"attention": [attention, middle], "mid": [block.x, block.y, own.gamma2 * mlp], "mlp": [mlp, middle]}
+    for site, one in right.items():
+        assert sites._site_verdict(site, block, block.measured(one)) == "proved"
+        assert all(sites._site_verdict(site, block, block.measured(one)) == "unproved" for one in wrong[site])
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_rows_that_attend_by_turns_are_layers_or_halves(each: bool) -> None:
+    model, batch = ByTurns().eval(), {"x": noise(3, 5, 8)}
+    [stack] = finder.find(model, batch)
+    right = truth.truth(stack, model, batch, {}, 3)
+    values = stack.halves if each else stack.values
+    assert len(values) == (5 if each else 3)
+    curve = finder.curve([one.numpy() for one in values], np.ones((3, 5), dtype=bool))
+    assert matching.match({"": curve}, [right]) == ({"": [0]}, [])
+    curve["mean_cosine"][1] += 0.01
+    assert matching.match({"": curve}, [right]) == ({}, [""])
+
+
+class ByTurns(nn.Module):
+    """Rows with attention and rows with an MLP, residuals outside, as in x-transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList([nn.Linear(8, 8) if n % 2 else Block()]) for n in range(4))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for [part] in self.layers:
+            x = part(x) + x
+        return self.norm(x)
+
+
 # The record and the page ----------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from tests.models.entries import ENTRIES
 from unsmooth import Monitor, scan
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import find_anatomy, watch_attention
-from unsmooth.models.hooks import ForAllThreads, Hooks, unheard, whole_sequences
+from unsmooth.models.hooks import ForAllThreads, Hooks, aside, whole_sequences
 from unsmooth.scanning.calling import quiet_evaluation
 from unsmooth.scanning.undisturbed import any_kernel
 
@@ -439,7 +439,7 @@ def test_a_users_hooks_do_not_hear_a_pass_of_ours_and_those_of_libraries_do() ->
     layer.register_forward_hook(lambda *_: heard.append("user"))
     of_library = partial(_of_library, heard)
     layer.register_forward_hook(of_library)
-    with unheard([layer]):
+    with aside([layer]):
         layer(torch.ones(1, 2))
         elsewhere(lambda: layer(torch.ones(1, 2)))
     assert heard == ["library", "user", "library"]

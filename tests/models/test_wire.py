@@ -21,6 +21,7 @@ from tests.models.rebuilding import at_real
 from tests.models.test_hosts import assert_close, at_real_tokens, observe_by_hand
 from unsmooth.errors import UnsmoothError
 from unsmooth.models import Anatomy, find_anatomy, find_stacks
+from unsmooth.models.hooks import whole_sequences
 from unsmooth.models.host import Cross
 from unsmooth.models.wire import (
     deep_copy,
@@ -45,7 +46,7 @@ def found_anatomy(model: nn.Module, batch: Mapping[str, Any]) -> Anatomy:
     anatomy = find_anatomy(model)
 
     def run() -> None:
-        with torch.no_grad(), anatomy.host.prepare(model):
+        with torch.no_grad(), whole_sequences(model):
             model(**batch)
 
     wire(anatomy.blocks.values(), run)

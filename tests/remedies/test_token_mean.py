@@ -154,12 +154,6 @@ def test_masks_of_the_newest_tokens() -> None:
     assert torch.equal(read_mask(real.long(), 2, 3, causal=True)[0], real[:, 2:])
 
 
-def test_a_mask_of_other_tokens_is_refused() -> None:
-    mask = torch.ones(1, 1, 5, 5).tril().bool()
-    with pytest.raises(UnsmoothError, match="a mask of the 15 tokens of the stream but got one of 5"):
-        read_mask(mask, 1, 15, causal=True)
-
-
 def test_a_window_is_not_a_beginning() -> None:
     window = torch.ones(6, 6).tril().triu(-1).bool()[None, None]
     assert not read_mask(window, 1, 6, causal=True)[1].any()

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import unsmooth
+from unsmooth.models import find_stacks
+from unsmooth.scanning.first_look import first_look
 
 DIM = 12
 IDS = torch.arange(21).reshape(3, 7)
@@ -136,3 +138,70 @@ def test_what_blocks_tell_one_another_is_no_stream() -> None:
     found = scan(made(Routed()), {"input_ids": IDS})
     assert found.stacks is None or len(found.stacks) < 2
     assert len(found.to_frame()["layer"].unique()) == 4
+
+
+class Convolved(nn.Module):
+    """A block of another class that passes the tokens on, with no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.norm(x)).relu()
+
+
+class Attending(Block):
+    """Called with the tokens alone."""
+
+    def forward(self, x: Tensor, queries: int = 0, shift: Tensor | None = None) -> Tensor:
+        return super().forward(x, 0, torch.zeros(DIM))
+
+
+class Mixed(nn.Module):
+    """Few blocks of many attend, and their classes do not say that all are layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (Convolved, Attending, Convolved, Attending, Convolved)
+        self.embed, self.layers = nn.Embedding(40, DIM), nn.ModuleList(kind() for kind in kinds)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x  # type: ignore[no-any-return]
+
+
+def test_what_stands_between_blocks_that_attend_is_a_layer_too() -> None:
+    found = scan(made(Mixed()), {"input_ids": IDS})
+    assert sorted(found.to_frame()["layer"].unique()) == [0, 1, 2, 3, 4, 5]
+    assert not any("something is done" in note for note in found.notes)
+
+
+class HalfLayers(nn.Module):
+    """A list by turns of attention and of an MLP, each added to the stream outside, as x-transformers has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (Attending, Convolved, Attending, Convolved)
+        self.embed, self.layers = nn.Embedding(40, DIM), nn.ModuleList(nn.ModuleList([kind()]) for kind in kinds)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for [part] in self.layers:
+            x = x + part(x)
+        return x  # type: ignore[no-any-return]
+
+
+def test_half_layers_are_layers_and_told() -> None:
+    found = scan(made(HalfLayers()), {"input_ids": IDS})
+    assert sorted(found.to_frame()["layer"].unique()) == [0, 1, 2, 3, 4]
+    assert any("2 of the 4 blocks at 'layers.*' are half-layers" in note for note in found.notes)
+
+
+def test_blocks_that_are_sharded_and_unknown_are_told_not_to_be_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.scanning.first_look.is_sharded", lambda model: True)
+    model = made(Mixed())
+    [stack] = first_look(model, find_stacks(model), {"input_ids": IDS})
+    assert any("sharded by FSDP2 and were not tried out" in note for note in stack.told)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.hooks import Hooks, uncompiled
+from unsmooth.models.hooks import Hooks, uncompiled, whole_sequences
 from unsmooth.models.look import rows_among
 from unsmooth.models.map_of_call import map_of_call
 from unsmooth.models.remedied import extra_tokens
@@ -89,7 +89,7 @@ def watch_attention(
     _refuse_extra_tokens(anatomy)
     modules = _attention_modules(anatomy, site, all_or_none=on_missing is None)
     recorder = _Recorder(square=site == "attention")
-    with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
+    with whole_sequences(anatomy.model), uncompiled(anatomy.model), Hooks() as hook:
 
         def restart(module: nn.Module, args: Any) -> None:
             recorder.call, recorder.depth = _Call(), 0

@@ -83,7 +83,7 @@ def calls_of(
         if kind in given:  # a call that raised is none
             found[kind] = given.pop(kind)
 
-    with aside(), Hooks() as hook:
+    with Hooks() as hook:
         for kind, same_kind in kinds.items():
             for block in same_kind:
                 hook(block.register_forward_pre_hook, partial(enter, kind=kind), with_kwargs=True)

@@ -89,9 +89,21 @@ _ASIDE: dict[int, object] = {}
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """The hooks that this thread has already are not called in here, and those that it registers in here not after."""
-    here = threading.get_ident()
+def aside(modules: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """The hooks that this thread has already are not called in here, and those that it registers in here not after.
+
+    Nor are those that a user put on `modules`: what this thread runs in here is no pass of theirs.
+    """
+    here, found = threading.get_ident(), list[tuple[nn.Module, str, _Table]]()
+    with _LOCK:
+        for module in modules:
+            for name in ("_forward_pre_hooks", "_forward_hooks"):
+                table = vars(module)[name]
+                if not all(map(_is_needed, list(table.values()))):
+                    if not isinstance(table, _Table):
+                        table = vars(module)[name] = _Table(table)
+                    table.deaf.append(here)
+                    found.append((module, name, table))
     before = _ASIDE.get(here)
     _ASIDE[here] = object()
     try:
@@ -100,6 +112,10 @@ def aside() -> Iterator[None]:
         _ASIDE.pop(here)
         if before is not None:
             _ASIDE[here] = before
+        with _LOCK:
+            for module, name, table in found:
+                table.deaf.remove(here)
+                _take_away(module, name, table)
 
 
 class _OfThread:
@@ -205,28 +221,6 @@ class _Table(MutableMapping[int, Any], OrderedDict[int, Any]):  # type: ignore[m
     def __reduce__(self) -> Any:
         # In a copy, or in a file, nobody looks on.
         return OrderedDict, (list(self._heard().items()),)
-
-
-@contextmanager
-def unheard(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Hooks that a user put on modules are not called for what this thread runs in here, which is no pass of theirs."""
-    here, found = threading.get_ident(), list[tuple[nn.Module, str, _Table]]()
-    with _LOCK:
-        for module in modules:
-            for name in ("_forward_pre_hooks", "_forward_hooks"):
-                table = vars(module)[name]
-                if not all(map(_is_needed, list(table.values()))):
-                    if not isinstance(table, _Table):
-                        table = vars(module)[name] = _Table(table)
-                    table.deaf.append(here)
-                    found.append((module, name, table))
-    try:
-        yield
-    finally:
-        with _LOCK:
-            for module, name, table in found:
-                table.deaf.remove(here)
-                _take_away(module, name, table)
 
 
 def _is_needed(hook: Any) -> bool:

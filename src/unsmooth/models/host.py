@@ -6,7 +6,6 @@ So a model is recognised however it is wrapped, and without importing the librar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary, ref
@@ -14,7 +13,6 @@ from weakref import WeakKeyDictionary, ref
 from torch import Tensor, nn
 
 from unsmooth.errors import expected
-from unsmooth.models.hooks import whole_sequences
 from unsmooth.registry import Registry
 
 if TYPE_CHECKING:
@@ -177,7 +175,6 @@ class Host:
         prefix_tokens: Special tokens that the model itself puts in front (class, distillation, register).
         batch_first: Whether a block's tensors are (batch, tokens, dim) rather than (tokens, batch, dim).
         real_tokens: Reads a (batch, tokens) mask, True = real, off a block's call that has one.
-        prepare: Context in which the model must run for the hooks to see ordinary tensors.
         attention_module: Path, relative to the block, of the module inside which the attention map is formed.
         wiring: The parts of a block by path, for those who read its weights and for remedies, found unless given; None
             where they are not known.
@@ -194,7 +191,6 @@ class Host:
     prefix_tokens: Callable[[nn.Module], int] = _none
     batch_first: Callable[[nn.Module], bool] = _yes
     real_tokens: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor | None] = _not_told
-    prepare: Callable[[nn.Module], AbstractContextManager[Any]] = whole_sequences
     attention_module: Callable[[nn.Module], str] | None = _found_attention
     wiring: Callable[[nn.Module], Wiring] | None = _found_wiring
     depth: Callable[[Mapping[str, nn.Module]], int] = len

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, expected
-from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled
+from unsmooth.models.hooks import Hooks, called_elsewhere, uncompiled, whole_sequences
 from unsmooth.models.host import Host, Tap, multiplier
 from unsmooth.models.look import Stream, argument, at, lengths_in, same, tensors_in, version
 from unsmooth.models.remedied import edits_of, extra_tokens
@@ -99,7 +99,7 @@ def watch_blocks(
     in it.
     """
     watch = Watch()
-    with anatomy.host.prepare(anatomy.model), uncompiled(anatomy.model), Hooks(on_error) as hook:
+    with whole_sequences(anatomy.model), uncompiled(anatomy.model), Hooks(on_error) as hook:
 
         def restart(module: nn.Module, args: Any) -> None:
             watch.layer, watch.real_tokens_BN = 0, None

@@ -21,7 +21,7 @@ from unsmooth.errors import UnsmoothError, expected
 from unsmooth.models.block_parts import refuse
 from unsmooth.models.block_record import BlockCall, calls_of, kind_of
 from unsmooth.models.block_search import NO_MAP, BlockParts, find_parts
-from unsmooth.models.hooks import Hooks, uncompiled, unheard, whole_sequences
+from unsmooth.models.hooks import Hooks, aside, uncompiled, whole_sequences
 from unsmooth.models.host import Cross, Tap, expected_blocks
 from unsmooth.models.look import rows_among
 from unsmooth.models.origin import unwrapped
@@ -61,7 +61,7 @@ def wire(blocks: Iterable[nn.Module], run: Callable[[], object]) -> None:
     if not new:
         return
     model, _ = expected_blocks(new[0])
-    with unheard(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
+    with aside(dict.fromkeys(one for module in (*new, model) if module is not None for one in modules_of(module))):
         calls, why = calls_of(new, run)
         found = {kind: replace(find_parts(call), rows=_rows_of(call)) for kind, call in calls.items()}
         apart = [block for block in new if kind_of(block) in found and _has_own_numbers(block, found[kind_of(block)])]

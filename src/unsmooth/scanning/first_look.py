@@ -80,7 +80,7 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
             if not stack.is_known and _of_several_kinds(inputs) and "token_mask" not in inputs:
                 got = "one that is sharded by FSDP2, which cannot be tried out"
                 raise expected(f"a model that shows what {_pattern(stack)!r} reads", got, 'a "token_mask" in the data')
-        return list(stacks)
+        return [one if one.is_known else replace(one, told=(*one.told, _untried(one))) for one in stacks]
     model, fields = stacks[0].model, inputs if isinstance(inputs, Mapping) else {"": inputs}
     form = [(name, one.shape, one.dtype) if isinstance(one, Tensor) else name for name, one in fields.items()]
     form += [name for name, one in fields.items() if is_mask(name, one) and bool((one == 0).any())]
@@ -96,6 +96,12 @@ def first_look(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) ->
               one.told) for n, one in found
     ]  # fmt: skip
     return [one for _, one in found]
+
+
+def _untried(stack: Anatomy) -> str:
+    """What a reader must know of blocks that were not tried out."""
+    taken = "the first tensor that each is handed and hands on is taken for its tokens, as (batch, tokens, dim)"
+    return f"The blocks at {_pattern(stack)!r} are sharded by FSDP2 and were not tried out: {taken}."
 
 
 def _again(stack: Anatomy, seen: _Seen) -> Anatomy:
@@ -134,7 +140,7 @@ def _verified(entry: nn.Module, stacks: Sequence[Anatomy], inputs: RawBatch) -> 
     if not unknown:
         return list(enumerate(stacks))
     others = [blocks for stack in unknown if stack.proposed for blocks in _lists(stack)]
-    with quietly(entry, stacks), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
+    with quietly(entry), following([*(dict(one.blocks) for one in unknown), *others]) as trails:
         try:
             call(entry, inputs)
         except Exception as error:  # each model has its own way to say that something is missing
@@ -279,7 +285,7 @@ def _entered(
             raise Enough
 
     if wanted:
-        with quietly(entry, stacks), suppress(Enough), Hooks() as hook:
+        with quietly(entry), suppress(Enough), Hooks() as hook:
             for number in wanted:
                 for path in stacks[number].blocks:
                     hook(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.models import Anatomy
-from unsmooth.models.hooks import Hooks, aside, uncompiled
+from unsmooth.models.hooks import Hooks, aside, uncompiled, whole_sequences
 from unsmooth.models.look import Parts, Stream, Trail, argument, at
 from unsmooth.models.spread import home_of
 from unsmooth.models.wire import wire
@@ -20,28 +20,27 @@ from unsmooth.scanning.undisturbed import random_kept, tensors_kept
 
 
 @contextmanager
-def quietly(entry: nn.Module, stacks: Sequence[Anatomy]) -> Iterator[None]:
+def quietly(entry: nn.Module) -> Iterator[None]:
     """Run the model so that it leaves nothing behind, and later draws the same random numbers."""
     with ExitStack() as hold:
         for context in (random_kept(home_of(entry)), tensors_kept(entry, weights=False), torch.no_grad()):
             hold.enter_context(context)
         hold.enter_context(uncompiled(entry))
-        for prepare in {stack.host.prepare for stack in stacks}:
-            hold.enter_context(prepare(entry))
+        hold.enter_context(whole_sequences(entry))
         yield
 
 
 def look_inside(entry: nn.Module, stack: Anatomy, sites: Sequence[str], inputs: RawBatch) -> None:
     """Find the sites inside a stack's blocks, if some are asked for that no pass had reached before there were data."""
     if {*sites} - {"residual"} and stack.is_open:
-        with quietly(entry, [stack]):
+        with quietly(entry):
             wire(stack.blocks.values(), lambda: call(entry, inputs))
 
 
 def differs(stacks: Sequence[Anatomy], entry: nn.Module, inputs: RawBatch) -> bool:
     """Whether two passes over the same inputs give other tokens, by what is drawn in them."""
     passes: list[list[Tensor]] = []
-    with aside(), quietly(entry, stacks), ExitStack() as hold:
+    with aside(), quietly(entry), ExitStack() as hold:
         for stack in stacks:
             hold.enter_context(stack.watch(lambda layer, site, x_BND: passes[-1].append(x_BND.double().abs().sum())))
         for _ in range(2):
@@ -88,7 +87,7 @@ def _after(
             found.append(given.clone())
         raise Enough
 
-    with suppress(Exception), quietly(entry, [stack]), Hooks() as hook:
+    with suppress(Exception), quietly(entry), Hooks() as hook:
         hook(stack.blocks[last].register_forward_hook, leave)
         hook(stack.blocks[first].register_forward_pre_hook, enter, with_kwargs=True)
         call(entry, inputs)
