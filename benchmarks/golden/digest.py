@@ -41,7 +41,9 @@ class Scrub:
 
     def text(self, text: str) -> str:
         """A text without times, commits and the folder's name."""
-        return _TIMES.sub("#", text.replace(self.folder, "FOLDER").replace(str(Path.cwd()), "HERE"))
+        for place, name in ((self.folder, "FOLDER"), (Path(self.folder).name, "FOLDER"), (str(Path.cwd()), "HERE")):
+            text = text.replace(place, name)
+        return _TIMES.sub("#", text)
 
     def content(self, value: Any) -> Any:
         """What JSON says, likewise."""

@@ -56,7 +56,9 @@ def trainings(folder: Path) -> Part:
     yield "taken up again", scrub.files(folder / "paused")
     yield "runs found", [scrub.text(str(path)) for path in find_runs(folder / "paused")]
     for file in folder.rglob("*.json*"):  # the page shows how fast they were
-        file.write_text(re.sub(r'("(samples_per_second|seconds)": )[\d.e+-]+', r"\g<1>1.0", file.read_text()))
+        file.write_text(
+            re.sub(r'("(?:train/)?(?:samples_per_second|seconds)": )[\d.e+-]+', r"\g<1>1.0", file.read_text())
+        )
     runs = [str(folder / "paused"), str(folder / "vit_cifar10")]
     yield "said of their page", _said(scrub, "report", *runs, "--out", f"{folder}/page.html")
     yield "their page", scrub.file(folder / "page.html")
