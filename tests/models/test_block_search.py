@@ -98,6 +98,14 @@ def test_sites_are_those_of_arithmetic_by_hand(kind: Kind) -> None:
         assert error(found[site], tensor) < 1e-5, site
 
 
+@pytest.mark.parametrize("shape", [(3, 700, DIM), (300, 5, DIM)], ids=["long", "many"])
+def test_many_tokens_tell_the_same(shape: tuple[int, ...]) -> None:
+    block = hand_block(Kind(key_value=2))
+    found = parts_of(block, torch.randn(shape, generator=torch.Generator().manual_seed(3)))
+    assert found.wiring == parts_of(block).wiring
+    assert not found.refused
+
+
 @pytest.mark.parametrize("kind", FOUND.values(), ids=FOUND)
 def test_weights_are_those_of_each_head(kind: Kind) -> None:
     block = hand_block(kind)
