@@ -170,7 +170,7 @@ def one_line(text: str) -> str:
         (["deescalate + deescalate", "BERT"], "layers without deescalate"),
         (["sharpen + smooth", "BERT"], "cannot be applied"),
         (["deescalate", "BERT", "--blocks", "nothing.*"], "modules that match"),
-        (["deescalate", "BERT", "--blocks", "encoder.layer.*.attention"], "blocks that remedies know how to change"),
+        (["deescalate", "BERT", "--blocks", "encoder.layer.*.output"], "blocks that remedies know how to change"),
         (["deescalate", "BERT", "--dtype", "float31"], "float31"),
         (["deescalate", "./no-such-folder"], "no-such-folder"),
         (["deescalate", "BERT", "--out", "TAKEN"], "a writable folder but got Not a directory"),

@@ -271,8 +271,6 @@ def _hook_block(
             return
         missing = _missing(call)
         if isinstance(attention, NoAttentionMap):
-            if on_missing is None:  # a layer of a hybrid that does not attend
-                return
             missing = NoAttentionMap(call.layer, attention.reason, attention.hint)
         if on_missing is None:
             raise missing

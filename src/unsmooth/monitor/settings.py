@@ -16,7 +16,7 @@ from unsmooth.numbers import spoken
 from unsmooth.presets import Preset
 from unsmooth.scanning.calling import TokenChoice
 from unsmooth.scanning.condition import Condition
-from unsmooth.scanning.plan import check_metrics, site_names, sites_of
+from unsmooth.scanning.plan import EVERY_SITE, check_metrics, site_names, sites_of
 from unsmooth.scanning.published import check_alone, check_fits, find_preset
 
 
@@ -251,7 +251,9 @@ def _rule(given: GivenRule) -> Rule:
 
 def _about(rule: Rule, stacks: Sequence[Anatomy]) -> Rule:
     """The rule, if the model has its site."""
-    sites_of(stacks, (rule.condition.site,))
+    if (site := rule.condition.site) == EVERY_SITE:  # a rule is about one
+        stacks[0].check_sites((site,))
+    sites_of(stacks, (site,))
     return rule
 
 
