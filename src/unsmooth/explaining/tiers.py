@@ -83,7 +83,7 @@ def foretell(
         x = enters if tier.tokens else x.to(enters.device)
         if tier.streams and not tier.tokens:
             x = corrected_tokens(x, enters, split.real_BN)
-        given = known if tier.maps else None
+        given = known if tier.maps and {"normed", "attention"} <= {*layer.taps} else None
         y = layer.rerun(x) if given is None else attended_by(layer, *given, x)
         told = given is not None or tier.tokens or not tier.maps
         yield logit_similarity(split, y) - logit_similarity(split, x) if told else None
